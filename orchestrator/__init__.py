@@ -1,0 +1,1 @@
+"""Everstep's control plane: decides, acts and proves. It never imports jax."""

@@ -1,0 +1,121 @@
+"""Manifests and head: what makes a checkpoint complete, and which one is the newest."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from orchestrator.contract.base import Document, Part
+from orchestrator.contract.ledger import Fingerprint, Words
+from orchestrator.contract.recipe import Name, Positive, Sha256
+from orchestrator.contract.run import Placement
+
+
+class ArrayEntry(Part):
+    """One array of the state."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    checksum: Words
+
+
+class FileEntry(Part):
+    """One file of the checkpoint's folder."""
+
+    size: Annotated[int, Field(ge=0)]
+    sha256: Sha256
+
+
+class Manifest(Document):
+    """Written last, create-only; a checkpoint is complete when its manifest is reachable from head."""
+
+    KIND: ClassVar[str] = "manifest"
+
+    run: Name
+    attempt: Positive
+    revision: Positive
+    recipe_sha256: Sha256
+    stage: Name
+    """The stage whose state this is; at a boundary the one that has just ended."""
+    next_step: Annotated[int, Field(ge=0)]
+    parent: str | None
+    """Name of the manifest before it; None only for next_step 0 of revision 1."""
+    folder: str
+    """The checkpoint's folder inside the run."""
+    arrays: dict[str, ArrayEntry]
+    """By path in the state, ``params/…`` and ``opt/…``."""
+    files: dict[str, FileEntry]
+    """By path in the folder."""
+    params_sha256: Sha256
+    fingerprint: Fingerprint
+    versions: dict[str, str]
+    placement: Placement
+    data_sha256: Sha256
+    """Over the stage's token files (names, lengths, hashes) and order seed."""
+    save_seconds: float
+    at: float
+
+    @property
+    def name(self) -> str:
+        return manifest_name(self.next_step, self.attempt)
+
+
+def manifest_name(next_step: int, attempt: int) -> str:
+    """``000000735000-a0007``; sorts by step."""
+    return f"{next_step:012d}-a{attempt:04d}"
+
+
+class Head(Document):
+    """Which attempt may commit and which manifest is the newest. Changed only by compare-and-swap."""
+
+    KIND: ClassVar[str] = "head"
+
+    attempt: Annotated[int, Field(ge=0)]
+    """0 before the first launch."""
+    manifest: str | None
+    next_step: int | None
+    revision: Positive
+    write_id: str
+    """Random; tells a lost response from another writer."""
+
+
+class Proof(Document):
+    """A checkpoint was read back from the store with equal array checksums."""
+
+    KIND: ClassVar[str] = "proof"
+
+    manifest: str
+    how: str
+    """``restore`` or ``scrub``."""
+    attempt: int | None
+    arrays: int
+    at: float
+
+
+class Quarantine(Document):
+    """A checkpoint failed its checks and is not tried again."""
+
+    KIND: ClassVar[str] = "quarantine"
+
+    manifest: str
+    problem: str
+    attempt: int | None
+    at: float
+
+
+class Pin(Document):
+    """A checkpoint that retention must keep."""
+
+    KIND: ClassVar[str] = "pin"
+
+    manifest: str
+    reason: str
+    by: str
+    at: float
+
+
+class Tombstone(Document):
+    """A checkpoint whose data is deleted; written before the deletion."""
+
+    KIND: ClassVar[str] = "tombstone"
+
+    manifest: str

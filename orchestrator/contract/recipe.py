@@ -1,0 +1,183 @@
+"""The recipe: everything that decides bits, and nothing of hardware.
+
+A recipe is frozen at submit. Its hash is taken over the bytes that were stored then; it is in every checkpoint,
+ledger and launch, and a mismatch is refused. Steps count optimizer updates over all stages and never restart.
+"""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from orchestrator.contract.base import Document, Part
+
+Positive = Annotated[int, Field(gt=0)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+def is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+class Model(Part):
+    """An Olmo 3 decoder: reordered norm, QK-norm over all heads, sliding attention with every n-th layer global."""
+
+    vocab_size: Positive
+    d_model: Positive
+    n_layers: Positive
+    n_heads: Positive
+    n_kv_heads: Positive
+    head_dim: Positive
+    d_ff: Positive
+    sliding_window: Positive = 4096
+    """Positions that a sliding layer sees, its own included."""
+    global_every: Positive = 4
+    """Layers g - 1, 2 g - 1, … attend to everything before them."""
+    rope_theta: Annotated[float, Field(gt=0)] = 500_000.0
+    norm_eps: Annotated[float, Field(gt=0)] = 1e-6
+    init_std: Annotated[float, Field(gt=0)] = 0.02
+    compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """What a leaf computes in; master parameters, norms, logits and sums are always fp32."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.n_heads % self.n_kv_heads:
+            raise ValueError(f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}")
+        if self.n_layers % self.global_every:
+            raise ValueError(f"n_layers {self.n_layers} is not a multiple of global_every {self.global_every}")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} must be even: rotary embeddings turn pairs")
+        return self
+
+
+class TokenFile(Part):
+    """One headerless little-endian uint32 token file."""
+
+    path: Annotated[str, StringConstraints(min_length=1)]
+    """Relative to the run's ``data_root``, so that moving the data does not change the recipe."""
+    sha256: Sha256 | None = None
+    """Filled in at submit."""
+    tokens: Positive | None = None
+    """Filled in at submit."""
+
+
+class Data(Part):
+    """Which instances a stage reads and in which order: a permutation per epoch, seeded by ``seed + epoch``."""
+
+    files: Annotated[tuple[TokenFile, ...], Field(min_length=1)]
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class Schedule(Part):
+    """Learning rate as a pure function of the stage's step count u = 1, 2, … (the update being made).
+
+    warm-up: peak · u / warmup_steps while u < warmup_steps; then ``cosine`` or ``linear`` from peak to
+    peak · final_fraction at u = warmup_steps + decay_steps, and flat after it.
+    """
+
+    kind: Literal["cosine", "linear", "constant"] = "cosine"
+    peak: Annotated[float, Field(gt=0)]
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    decay_steps: Positive | None = None
+    """None: the rest of the stage."""
+    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
+
+
+class Optimizer(Part):
+    """SkipStepAdamW: AdamW that leaves out a step whose loss or gradient norm is a far outlier of the last ones."""
+
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """Not applied to the embedding."""
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    z_loss: Annotated[float, Field(ge=0)] = 1e-5
+    skip_window: Annotated[int, Field(ge=2)] = 128
+    skip_sigma: Annotated[float, Field(gt=0)] = 6.0
+    skip_after: Annotated[int, Field(ge=2)] = 64
+    """No step is skipped before this many entries are in the window."""
+
+
+class Stage(Part):
+    """A part of a recipe with its own data, schedule, optimizer state and end."""
+
+    name: Name
+    steps: Positive
+    virtual_ranks: Positive
+    """V: the fixed units of data parallelism; a power of two. Placements have P ≤ V devices, P a power of two."""
+    sequences_per_rank: Positive = 1
+    sequence_length: Annotated[int, Field(ge=2)]
+    """Tokens of one instance; it has sequence_length - 1 targets."""
+    data: Data
+    schedule: Schedule
+    optimizer: Optimizer = Optimizer()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not is_power_of_two(self.virtual_ranks):
+            raise ValueError(f"virtual_ranks {self.virtual_ranks} is not a power of two; the reduction tree needs one")
+        return self
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences a step."""
+        return self.virtual_ranks * self.sequences_per_rank
+
+
+class Recipe(Document):
+    """What is trained, on what, in which order, to which step."""
+
+    KIND: ClassVar[str] = "recipe"
+
+    name: Name
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Of the initial parameters."""
+    model: Model
+    stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        names = [stage.name for stage in self.stages]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two stages have the same name: {', '.join(names)}")
+        model = self.model
+        widths = {"d_model": model.d_model, "n_heads x head_dim": model.n_heads * model.head_dim}
+        widths["n_kv_heads x head_dim"] = model.n_kv_heads * model.head_dim
+        for stage in self.stages:
+            for what, width in widths.items():
+                if width % stage.virtual_ranks:
+                    raise ValueError(
+                        f"stage {stage.name}: virtual_ranks {stage.virtual_ranks} does not divide {what} = {width}; "
+                        "every parameter is cut into that many blocks"
+                    )
+        return self
+
+    @property
+    def last_step(self) -> int:
+        """``next_step`` of the final checkpoint: updates over all stages."""
+        return sum(stage.steps for stage in self.stages)
+
+    @property
+    def resolved(self) -> bool:
+        """Whether every token file has its hash and length."""
+        return all(file.sha256 and file.tokens for stage in self.stages for file in stage.data.files)
+
+    def first_step_of(self, stage: Stage) -> int:
+        """The step count at which ``stage`` starts."""
+        return sum(other.steps for other in self.stages[: self.stages.index(stage)])
+
+    def stage_at(self, next_step: int) -> Stage | None:
+        """The stage that takes step ``next_step``; None when the recipe is finished."""
+        first = 0
+        for stage in self.stages:
+            if next_step < first + stage.steps:
+                return stage
+            first += stage.steps
+        return None
+
+    def stage_named(self, name: str) -> Stage:
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(name)

@@ -1,0 +1,163 @@
+"""The loop: catch up with the log, observe, finish what was decided, decide, record. One run, one controller.
+
+Two controllers on one run are safe: the number of the next event is the arbiter, and every effect of a recorded
+decision can be repeated by anyone.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+from orchestrator.contract.base import ContractError
+from orchestrator.contract.event import Event
+from orchestrator.contract.recipe import Recipe
+from orchestrator.contract.run import Policy
+from orchestrator.controller.clock import Clock
+from orchestrator.controller.effects import Effects
+from orchestrator.controller.observe import Observer
+from orchestrator.controller.sweep import Sweeper
+from orchestrator.fleet.backend import BackendUnavailable
+from orchestrator.fleet.observation import Observation
+from orchestrator.planner.choice import best, rank, whole_placements
+from orchestrator.planner.decide import decide
+from orchestrator.planner.decision import Decision, Facts, Wait
+from orchestrator.planner.history import History, fold
+from orchestrator.store.objects import StoreError
+from orchestrator.store.run_store import RunStore
+
+Looked = Literal["acted", "waiting", "blind", "outrun"]
+"""``blind``: something could not be read; ``outrun``: another controller wrote the next event first."""
+
+
+class Controller:
+    """Leads one run until it is complete or told to stop."""
+
+    def __init__(
+        self, *, name: str, store: RunStore, observer: Observer, effects: Effects, sweeper: Sweeper, clock: Clock
+    ) -> None:
+        self._name = name
+        self._store = store
+        self._observer = observer
+        self._effects = effects
+        self._sweeper = sweeper
+        self._clock = clock
+        self._recipes: dict[int, Recipe] = {}
+        self._whole_since: dict[str, float] = {}
+        self.history = History()
+        self.waiting: Wait | None = None
+        """Why nothing is being done; None after a look that acted."""
+
+    def run(self, *, every: float) -> None:
+        """Look again and again, ``every`` seconds apart when there is nothing to do, until the run needs no controller
+        (complete, or stopped and released) or the clock is told to stop."""
+        while True:
+            looked = self.look()
+            if looked == "acted":
+                continue
+            if looked == "waiting" and self.history.state in ("complete", "stopped") and self.history.ended:
+                return
+            if self._clock.wait(every):
+                return
+
+    def look(self) -> Looked:
+        """One look; at most one decision."""
+        try:
+            return self._look()
+        except (StoreError, ContractError, BackendUnavailable) as error:
+            self._observer.lost_sight()
+            self._whole_since.clear()
+            self.waiting = Wait(key="cannot-see", reason=f"nothing is decided: {error}")
+            return "blind"
+
+    def facts(self) -> Facts:
+        """What a decision would be made from now, without acting: for ``decide --dry-run``."""
+        self.history = fold(self._store.events(after=self.history.last_number), self.history)
+        return self._facts(self._observer.look(self.history), self._store.policy().value)
+
+    def _look(self) -> Looked:
+        self.history = fold(self._store.events(after=self.history.last_number), self.history)
+        policy = self._store.policy().value
+        seen = self._observer.look(self.history)
+        self._effects.finish(self.history, seen, policy)
+        facts = self._facts(seen, policy)
+        answer = decide(facts)
+        if isinstance(answer, Wait):
+            return self._wait(answer, facts)
+        event = self._event(answer)
+        if not self._store.create_event(event):
+            return "outrun"
+        self.history = self.history.after(event)
+        self.waiting = None
+        self._effects.finish(self.history, seen, policy)
+        return "acted"
+
+    def _wait(self, wait: Wait, facts: Facts) -> Looked:
+        self.waiting = wait
+        self._prepare(facts)
+        deleted = self._sweeper.decision(facts)
+        if deleted is None and (not wait.record or wait.key == self.history.waiting):
+            self._sweeper.finish()
+            return "waiting"
+        noted = deleted or Decision(kind="waiting", message=f"waiting: {wait.reason}", details={"key": wait.key})
+        event = self._event(noted)
+        if not self._store.create_event(event):
+            return "outrun"
+        self.history = self.history.after(event)
+        if deleted is not None:
+            self._sweeper.delete(deleted)
+        return "acted"
+
+    def _facts(self, seen: Observation, policy: Policy) -> Facts:
+        facts = Facts(
+            run=self._store.name,
+            recipe=self._recipe(self.history.revision),
+            policy=policy,
+            seen=seen,
+            history=self.history,
+            now=self._clock.time(),
+        )
+        whole = whole_placements(facts)
+        now = self._clock.monotonic()
+        self._whole_since = {name: self._whole_since.get(name, now) for name in whole}
+        whole_for = tuple((name, now - since) for name, since in self._whole_since.items())
+        return replace(facts, seen=replace(seen, whole_for=whole_for))
+
+    def _recipe(self, revision: int) -> Recipe:
+        if revision not in self._recipes:
+            sha256 = (
+                self.history.amend.action.recipe_sha256  # type: ignore[union-attr]
+                if self.history.amend is not None
+                else self._store.run().recipe_sha256
+            )
+            self._recipes[revision] = self._store.recipe(sha256)
+        return self._recipes[revision]
+
+    def _prepare(self, facts: Facts) -> None:
+        """Make before break: agents of a better placement come up while the attempt still runs elsewhere."""
+        attempt = facts.seen.attempt
+        if attempt is None or not facts.history.live or not facts.history.first_new_step:
+            return
+        choice = best(facts, attempt.stage)
+        if choice is None or rank(facts, attempt.stage, choice.placement.name) >= rank(
+            facts, attempt.stage, attempt.placement.name
+        ):
+            return
+        self._effects.prepare(choice.hosts, from_attempt=facts.history.next_attempt)
+
+    def _event(self, decision: Decision) -> Event:
+        history = self.history
+        opens = decision.disturbs and not history.episode_open
+        episode = history.episode + 1 if opens else (history.episode if history.episode_open else 0)
+        return Event(
+            number=history.last_number + 1,
+            at=self._clock.time(),
+            kind=decision.kind,
+            message=decision.message,
+            episode=episode,
+            cause=decision.cause,
+            attempt=getattr(decision.action, "attempt", history.attempt),
+            evidence=decision.evidence,
+            action=decision.action,
+            request=decision.request,
+            details=decision.details,
+            by=self._name,
+        )

@@ -1,0 +1,115 @@
+"""Which hosts can be had, and which placement is the best on them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+from orchestrator.contract.attempt import HostRef
+from orchestrator.contract.run import Budgets, Placement
+from orchestrator.fleet.observation import HostView
+from orchestrator.planner.decision import Facts
+from orchestrator.planner.history import History
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A placement and the hosts for it; process i runs on hosts[i]."""
+
+    placement: Placement
+    hosts: tuple[HostRef, ...]
+
+
+def unavailable(facts: Facts, host: HostView, *, maintenance_after: float = inf) -> str | None:
+    """Why a host cannot be used for the next launch; None when it can.
+
+    Args:
+        maintenance_after: maintenance that begins later than this (seconds since the epoch) is put up with.
+    """
+    ref = str(host.ref)
+    if ref in facts.history.declared_gone:
+        return "stated to be gone"
+    if host.condition != "ready":
+        return f"{host.condition}: {host.evidence}"
+    if host.maintenance_at is not None and host.maintenance_at <= maintenance_after:
+        return "maintenance is announced"
+    if host.agent is not None and host.agent.run != facts.run:
+        return f"serves run {host.agent.run}"
+    if host.ref in facts.seen.unconfirmed:
+        return "not confirmed free of an earlier attempt"
+    until = backed_off_until(facts.history, facts.policy.budgets, ref)
+    if until is not None and until > facts.now:
+        return f"left alone for {until - facts.now:.0f} s after repeated failures"
+    return None
+
+
+def backed_off_until(history: History, budgets: Budgets, host: str) -> float | None:
+    """When a host that failed too often may be used again (seconds since the epoch).
+
+    ``host_failures`` failures within ``failure_window`` without a newly proven checkpoint cost ``back_off``, and each
+    further one doubles that, up to ``max_back_off``.
+    """
+    times = [failure.at for failure in history.failures if failure.host == host]
+    recent = [at for at in times if at > times[-1] - budgets.failure_window] if times else []
+    excess = len(recent) - budgets.host_failures
+    if excess < 0:
+        return None
+    return float(times[-1] + min(budgets.back_off * 2**excess, budgets.max_back_off))
+
+
+def best(
+    facts: Facts,
+    stage: str,
+    *,
+    avoid: Iterable[HostRef] = (),
+    only: str | None = None,
+    maintenance_after: float = inf,
+) -> Choice | None:
+    """The most preferred legal placement that can be had in full now, without the hosts in ``avoid``.
+
+    The hosts of the newest attempt come first, so that a whole allocation is used again as it is.
+    """
+    avoided = frozenset(avoid)
+    for placement in facts.policy.legal_for(facts.recipe, stage):
+        if only is not None and placement.name != only:
+            continue
+        hosts = usable(facts, placement, avoided, maintenance_after)
+        if len(hosts) >= placement.hosts:
+            return Choice(placement=placement, hosts=hosts[: placement.hosts])
+    return None
+
+
+def usable(
+    facts: Facts, placement: Placement, avoided: frozenset[HostRef] = frozenset(), maintenance_after: float = inf
+) -> tuple[HostRef, ...]:
+    """Hosts that fit a placement and are available, those of the newest attempt first."""
+    launch = facts.history.launch
+    before = launch.hosts if launch else ()
+    fitting = [
+        host.ref
+        for host in facts.seen.hosts
+        if host.ref.pool == placement.pool
+        and host.generation == placement.generation
+        and host.devices >= placement.devices_per_host
+        and host.ref not in avoided
+        and unavailable(facts, host, maintenance_after=maintenance_after) is None
+    ]
+    kept = [ref for ref in before if ref in fitting]
+    return (*kept, *(ref for ref in fitting if ref not in kept))
+
+
+def rank(facts: Facts, stage: str, placement: str) -> int:
+    """Position of a placement in the order of preference for a stage; beyond all others when it is not legal."""
+    names = [legal.name for legal in facts.policy.legal_for(facts.recipe, stage)]
+    return names.index(placement) if placement in names else len(names)
+
+
+def whole_placements(facts: Facts) -> tuple[str, ...]:
+    """Names of the placements for the current stage that could be had in full now."""
+    stage = facts.recipe.stage_at(facts.seen.head.next_step or 0)
+    if stage is None:
+        return ()
+    return tuple(
+        placement.name
+        for placement in facts.policy.legal_for(facts.recipe, stage.name)
+        if len(usable(facts, placement)) >= placement.hosts
+    )

@@ -1,0 +1,96 @@
+"""What every report starts from: the run, its revisions, its attempts and the lineage that head stands for."""
+
+import bisect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from orchestrator.contract.attempt import AttemptSpec
+from orchestrator.contract.event import Event, Launch, SetState
+from orchestrator.contract.manifest import Head, Manifest
+from orchestrator.contract.run import Revision, Run
+from orchestrator.store.run_store import RunStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Steps ``first`` … ``end`` - 1 of the committed lineage, all computed by one attempt."""
+
+    first: int
+    end: int
+    attempt: int
+    revision: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """One look at a run's documents; ledgers are left out, because they are large."""
+
+    run: Run
+    head: Head
+    revisions: Mapping[int, Revision]
+    specs: Mapping[int, AttemptSpec]
+    """By attempt, in order."""
+    lineage: tuple[Manifest, ...]
+    """Reachable from head, oldest first."""
+    events: tuple[Event, ...]
+
+    def attempts_of(self, revision: int) -> list[int]:
+        return [attempt for attempt, spec in self.specs.items() if spec.revision == revision]
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """Which attempt computed which committed steps, in order of steps.
+
+        A manifest's attempt computed every step from its parent on: it restored the parent, or committed it itself.
+        """
+        return tuple(
+            Span(first=parent.next_step, end=child.next_step, attempt=child.attempt, revision=child.revision)
+            for parent, child in pairwise(self.lineage)
+            if child.next_step > parent.next_step
+        )
+
+    def span_of(self, step: int) -> Span | None:
+        """The span of a committed step; None for one that is not committed."""
+        index = bisect.bisect_right(self.spans, step, key=lambda span: span.first) - 1
+        return self.spans[index] if index >= 0 and step < self.spans[index].end else None
+
+    @cached_property
+    def launches(self) -> Mapping[int, Event]:
+        """The decision that launched each attempt."""
+        return {event.action.attempt: event for event in self.events if isinstance(event.action, Launch)}
+
+    @cached_property
+    def ended(self) -> Mapping[int, Event]:
+        """The first word that all processes of an attempt had ended, by attempt."""
+        return {event.attempt: event for event in reversed(self.events) if event.kind == "ended"}
+
+    @property
+    def completed_at(self) -> float | None:
+        """When the run was declared complete; None while it is not."""
+        times = [
+            event.at for event in self.events if isinstance(event.action, SetState) and event.action.state == "complete"
+        ]
+        return times[0] if times else None
+
+    def placement_of(self, attempt: int) -> str:
+        return self.specs[attempt].placement.name
+
+
+def read_facts(run_store: RunStore) -> RunFacts:
+    """Read them all, head first, so that what it names is there.
+
+    Raises:
+        NotFound: the run is not in the store.
+        ContractError: a document is damaged.
+    """
+    head = run_store.head().value
+    return RunFacts(
+        run=run_store.run(),
+        head=head,
+        revisions={revision.number: revision for revision in run_store.revisions()},
+        specs={number: run_store.attempt(number) for number in sorted(run_store.attempt_numbers())},
+        lineage=tuple(reversed(run_store.lineage(head.manifest))),
+        events=tuple(run_store.events()),
+    )

@@ -1,0 +1,149 @@
+"""A folder as an object store.
+
+Create-only is ``link()`` of an fsynced temporary file, which fails if the name is taken; a swap holds a lock, compares
+and renames. Both then fsync the folder, so that what was acknowledged survives a power cut. Temporary files live in
+``.tmp`` beside the objects and carry a random name, so leftovers of a killed writer are never read.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.store.objects import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    Stored,
+    StoreUnavailable,
+    check_name,
+)
+
+
+class LocalStore:
+    """Objects are files below ``root``, which is made when it is missing.
+
+    Raises:
+        StoreUnavailable: ``root`` cannot be made or written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        self._temporary = self._root / ".tmp"
+        with _unavailable(str(self._root)):
+            self._temporary.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def address(self) -> str:
+        return str(self._root)
+
+    def read(self, name: str) -> Stored:
+        with _unavailable(name):
+            data = self._path(name).read_bytes()
+        return Stored(data=data, generation=_generation(data))
+
+    def create(self, name: str, data: bytes) -> str:
+        path = self._path(name)
+        with _unavailable(name), self._written(data, durable=True) as temporary:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                if path.read_bytes() != data:
+                    raise AlreadyExists(f"{name} exists with other content") from None
+            _sync_folder(path.parent)
+        return _generation(data)
+
+    def swap(self, name: str, data: bytes, *, generation: str) -> str:
+        path = self._path(name)
+        with _unavailable(name), self._written(data, durable=True) as temporary, self._lock(name):
+            if _generation(path.read_bytes()) != generation:
+                raise Conflict(f"{name} was changed by another writer")
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+        return _generation(data)
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        path = self._path(name)
+        with _unavailable(name), self._written(data, durable=False) as temporary:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(temporary, path)
+
+    def names(self, prefix: str) -> list[str]:
+        base = self._folder(prefix)
+        with _unavailable(prefix):
+            found = [Path(folder) / file for folder, _, files in os.walk(base) for file in files]
+        return sorted(path.relative_to(self._root).as_posix() for path in found)
+
+    def children(self, prefix: str) -> list[str]:
+        with _unavailable(prefix):
+            try:
+                return sorted(os.listdir(self._folder(prefix)))
+            except FileNotFoundError:
+                return []
+
+    def delete(self, prefix: str) -> None:
+        path = self._path(prefix)
+        with _unavailable(prefix):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self._root / check_name(name)
+
+    def _folder(self, prefix: str) -> Path:
+        return self._root / check_name(prefix.removesuffix("/")) if prefix else self._root
+
+    @contextlib.contextmanager
+    def _written(self, data: bytes, *, durable: bool) -> Iterator[Path]:
+        path = self._temporary / secrets.token_hex(16)
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _lock(self, name: str) -> Iterator[None]:
+        lock = self._temporary / (hashlib.sha256(name.encode()).hexdigest()[:32] + ".lock")
+        with lock.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _generation(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _unavailable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if isinstance(error, NotADirectoryError):
+            raise StoreUnavailable(f"{what}: {error.filename} is not a folder; name another store") from error
+        raise NotFound(f"{what} is not in the store") from error
+    except OSError as error:
+        remedy = (
+            "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check path, mount and permissions"
+        )
+        raise StoreUnavailable(f"{what}: {error.strerror or error}; {remedy}") from error

@@ -1,0 +1,59 @@
+"""An object store in memory, for simulations and tests; thread-safe through one lock."""
+
+import threading
+
+from orchestrator.store.objects import AlreadyExists, Conflict, NotFound, Stored, check_name
+
+
+class MemoryStore:
+    """Objects in a dictionary; a generation is a rising number."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Stored] = {}
+        self._writes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        return "memory:"
+
+    def read(self, name: str) -> Stored:
+        found = self._objects.get(check_name(name))
+        if found is None:
+            raise NotFound(f"{name} is not in the store")
+        return found
+
+    def create(self, name: str, data: bytes) -> str:
+        with self._lock:
+            there = self._objects.get(check_name(name))
+            if there is None:
+                return self._put(name, data)
+            if there.data != data:
+                raise AlreadyExists(f"{name} exists with other content")
+            return there.generation
+
+    def swap(self, name: str, data: bytes, *, generation: str) -> str:
+        with self._lock:
+            if self.read(name).generation != generation:
+                raise Conflict(f"{name} was changed by another writer")
+            return self._put(name, data)
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        with self._lock:
+            self._put(check_name(name), data)
+
+    def names(self, prefix: str) -> list[str]:
+        return sorted(name for name in self._objects if name.startswith(prefix))
+
+    def children(self, prefix: str) -> list[str]:
+        return sorted({name[len(prefix) :].split("/", 1)[0] for name in self._objects if name.startswith(prefix)})
+
+    def delete(self, prefix: str) -> None:
+        with self._lock:
+            for name in [name for name in self._objects if name == prefix or name.startswith(prefix + "/")]:
+                del self._objects[name]
+
+    def _put(self, name: str, data: bytes) -> str:
+        self._writes += 1
+        self._objects[name] = Stored(data=data, generation=str(self._writes))
+        return str(self._writes)

@@ -1,0 +1,91 @@
+"""What an object store must do for a run: five operations, two of them conditional.
+
+Names are relative, with ``/`` between parts, each of letters, digits, ``.``, ``_``, ``-``. A generation is an opaque
+string that changes with every write. Errors are four, so that callers never look at texts or at ``OSError``.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class StoreError(Exception):
+    """Base of what a store raises; the text is one line for a person."""
+
+
+class NotFound(StoreError):
+    """No object of that name."""
+
+
+class AlreadyExists(StoreError):
+    """A create-only write found other bytes there."""
+
+
+class Conflict(StoreError):
+    """The generation is not the expected one: somebody else wrote."""
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer, is full or forbids it; says nothing about the object."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object's bytes and the generation they were read at."""
+
+    data: bytes
+    generation: str
+
+
+class ObjectStore(Protocol):
+    """A flat space of named objects."""
+
+    @property
+    def address(self) -> str:
+        """Absolute path or ``gs://`` address, as a trainer on any host can use it."""
+        ...
+
+    def read(self, name: str) -> Stored:
+        """Raises NotFound, StoreUnavailable."""
+        ...
+
+    def create(self, name: str, data: bytes) -> str:
+        """Write only if the name is free; equal bytes there already count as success. Returns the generation.
+
+        Raises AlreadyExists, StoreUnavailable.
+        """
+        ...
+
+    def swap(self, name: str, data: bytes, *, generation: str) -> str:
+        """Replace only if the object is still at ``generation``. Raises Conflict, NotFound, StoreUnavailable."""
+        ...
+
+    def overwrite(self, name: str, data: bytes) -> None:
+        """Replace without a condition: for progress only. Raises StoreUnavailable."""
+        ...
+
+    def names(self, prefix: str) -> list[str]:
+        """Names that start with ``prefix`` (which ends with ``/``), sorted. Raises StoreUnavailable."""
+        ...
+
+    def children(self, prefix: str) -> list[str]:
+        """The next parts of the names below ``prefix`` (which ends with ``/``), sorted. Raises StoreUnavailable."""
+        ...
+
+    def delete(self, prefix: str) -> None:
+        """Delete one object, or everything below a name. Deleting nothing is no error."""
+        ...
+
+
+_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$")
+
+
+def check_name(name: str) -> str:
+    """The name itself, when it is harmless.
+
+    Raises:
+        ValueError: it could leave the store or be misread.
+    """
+    if not _NAME.match(name):
+        raise ValueError(f"object name {name!r}: use letters, digits, '.', '_', '-' between '/'")
+    return name

@@ -1,0 +1,330 @@
+"""A run's directory as typed reads and writes; the one place that knows the names of its objects."""
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from orchestrator.contract.attempt import (
+    AttemptSpec,
+    Exit,
+    Progress,
+    Rendezvous,
+    Segment,
+    Started,
+    StartOrder,
+    StopOrder,
+)
+from orchestrator.contract.base import ContractError, Document, sha256_of
+from orchestrator.contract.event import Event, Request
+from orchestrator.contract.ledger import Record, from_lines, to_lines
+from orchestrator.contract.manifest import Head, Manifest, Pin, Proof, Quarantine, Tombstone
+from orchestrator.contract.recipe import Recipe
+from orchestrator.contract.run import LeafPlan, Policy, Revision, Run
+from orchestrator.store.objects import AlreadyExists, Conflict, NotFound, ObjectStore
+
+D = TypeVar("D", bound=Document)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Versioned(Generic[T]):
+    """A document and the generation it was read at."""
+
+    value: T
+    generation: str
+
+
+class RunStore:
+    """All of one run's objects, below ``<name>/`` in an object store."""
+
+    def __init__(self, objects: ObjectStore, name: str) -> None:
+        self.objects = objects
+        self.name = name
+
+    @property
+    def address(self) -> str:
+        """Where the run's directory is, for trainers."""
+        return f"{self.objects.address}/{self.name}"
+
+    # ---- what was asked for
+    def create_run(self, run: Run) -> None:
+        self._create("run.json", run)
+
+    def run(self) -> Run:
+        return self._read("run.json", Run).value
+
+    def create_revision(self, revision: Revision, recipe_bytes: bytes) -> None:
+        """The recipe first: a revision without its recipe cannot be seen."""
+        self.objects.create(self._name(f"recipes/{revision.recipe_sha256}.json"), recipe_bytes)
+        self._create(f"revisions/{revision.number:04d}.json", revision)
+
+    def revisions(self) -> list[Revision]:
+        return self._all("revisions/", Revision)
+
+    def recipe(self, sha256: str) -> Recipe:
+        """The recipe with this hash.
+
+        Raises:
+            ContractError: the stored bytes have another hash.
+        """
+        name = f"recipes/{sha256}.json"
+        data = self.objects.read(self._name(name)).data
+        if sha256_of(data) != sha256:
+            raise ContractError(f"{self._name(name)}: the recipe's bytes were changed; restore the file as submitted")
+        return Recipe.from_bytes(data, where=self._name(name))
+
+    def create_policy(self, policy: Policy) -> None:
+        self._create("policy.json", policy)
+
+    def policy(self) -> Versioned[Policy]:
+        return self._read("policy.json", Policy)
+
+    def swap_policy(self, policy: Policy, *, generation: str) -> None:
+        self.objects.swap(self._name("policy.json"), policy.to_bytes(), generation=generation)
+
+    def create_leaf_plan(self, plan: LeafPlan) -> None:
+        self._create(f"plans/{plan.generation}.json", plan)
+
+    def leaf_plan(self, generation: str) -> LeafPlan:
+        return self._read(f"plans/{generation}.json", LeafPlan).value
+
+    # ---- head
+    def create_head(self, head: Head) -> None:
+        self._create("head.json", head)
+
+    def head(self) -> Versioned[Head]:
+        return self._read("head.json", Head)
+
+    def swap_head(self, head: Head, *, generation: str) -> str:
+        """Replace head; a conflict caused by one's own lost response is success. Returns the new generation.
+
+        Raises:
+            Conflict: another writer was first.
+        """
+        try:
+            return self.objects.swap(self._name("head.json"), head.to_bytes(), generation=generation)
+        except Conflict:
+            now = self.head()
+            if now.value.write_id == head.write_id:
+                return now.generation
+            raise
+
+    # ---- requests and events
+    def create_request(self, request: Request) -> str:
+        """Returns the request's name."""
+        name = f"{int(request.at * 1000):014d}-{secrets.token_hex(4)}"
+        self._create(f"requests/{name}.json", request)
+        return name
+
+    def request_names(self) -> list[str]:
+        return [_stem(child) for child in self.objects.children(self._name("requests/"))]
+
+    def request(self, name: str) -> Request:
+        return self._read(f"requests/{name}.json", Request).value
+
+    def create_event(self, event: Event) -> bool:
+        """False when the number is taken by another event: somebody else led."""
+        try:
+            self._create(f"events/{event.number:08d}.json", event)
+        except AlreadyExists:
+            return False
+        return True
+
+    def events(self, *, after: int = 0) -> list[Event]:
+        """Events with numbers above ``after``, in order, up to the first gap."""
+        found: list[Event] = []
+        while True:
+            try:
+                found.append(self._read(f"events/{after + len(found) + 1:08d}.json", Event).value)
+            except NotFound:
+                return found
+
+    # ---- attempts
+    def create_attempt(self, spec: AttemptSpec) -> None:
+        self._create(f"attempts/{spec.attempt:04d}/attempt.json", spec)
+
+    def attempt_object(self, attempt: int) -> str:
+        """The spec's object name, for agents that hand it to a trainer."""
+        return self._name(f"attempts/{attempt:04d}/attempt.json")
+
+    def attempt(self, number: int) -> AttemptSpec:
+        return self._read(f"attempts/{number:04d}/attempt.json", AttemptSpec).value
+
+    def attempt_numbers(self) -> list[int]:
+        return [int(child) for child in self.objects.children(self._name("attempts/"))]
+
+    def create_start_order(self, order: StartOrder) -> None:
+        self._create(f"attempts/{order.attempt:04d}/order.json", order)
+
+    def start_order(self, attempt: int) -> StartOrder | None:
+        return self._maybe(f"attempts/{attempt:04d}/order.json", StartOrder)
+
+    def create_stop_order(self, order: StopOrder) -> None:
+        """The first order of each kind counts; a repeated one is no error."""
+        try:
+            self._create(f"attempts/{order.attempt:04d}/{order.how}.json", order)
+        except AlreadyExists:
+            return
+
+    def stop_order(self, attempt: int, how: str) -> StopOrder | None:
+        return self._maybe(f"attempts/{attempt:04d}/{how}.json", StopOrder)
+
+    def create_rendezvous(self, attempt: int, rendezvous: Rendezvous) -> None:
+        self._create(f"attempts/{attempt:04d}/rendezvous.json", rendezvous)
+
+    def rendezvous(self, attempt: int) -> Rendezvous | None:
+        return self._maybe(f"attempts/{attempt:04d}/rendezvous.json", Rendezvous)
+
+    def write_progress(self, progress: Progress) -> None:
+        name = f"attempts/{progress.attempt:04d}/hosts/{progress.process:03d}.json"
+        self.objects.overwrite(self._name(name), progress.to_bytes())
+
+    def progress(self, attempt: int) -> dict[int, Progress]:
+        """By process index."""
+        found = self._all(f"attempts/{attempt:04d}/hosts/", Progress)
+        return {progress.process: progress for progress in found}
+
+    def create_started(self, started: Started) -> None:
+        self._create(f"attempts/{started.attempt:04d}/started/{started.process:03d}.json", started)
+
+    def started(self, attempt: int) -> dict[int, Started]:
+        found = self._all(f"attempts/{attempt:04d}/started/", Started)
+        return {started.process: started for started in found}
+
+    def create_exit(self, exit_document: Exit) -> None:
+        self._create(f"attempts/{exit_document.attempt:04d}/exits/{exit_document.process:03d}.json", exit_document)
+
+    def exits(self, attempt: int) -> dict[int, Exit]:
+        found = self._all(f"attempts/{attempt:04d}/exits/", Exit)
+        return {exit_document.process: exit_document for exit_document in found}
+
+    # ---- ledger
+    def create_segment(self, attempt: int, number: int, records: list[Record]) -> str:
+        """Close a segment; returns its object name inside the run."""
+        name = f"attempts/{attempt:04d}/ledger/{number:06d}.jsonl"
+        self.objects.create(self._name(name), to_lines(records))
+        return name
+
+    def segment_names(self, attempt: int) -> list[str]:
+        prefix = f"attempts/{attempt:04d}/ledger/"
+        return [prefix + child for child in self.objects.children(self._name(prefix))]
+
+    def read_segment(self, name: str) -> tuple[bytes, list[Record]]:
+        data = self.objects.read(self._name(name)).data
+        return data, list(from_lines(data, where=self._name(name)))
+
+    def read_prior(self, segment: Segment) -> list[Record]:
+        """The records of a segment whose length and hash an AttemptSpec froze.
+
+        Raises:
+            ContractError: the bytes are not the frozen ones.
+        """
+        data, records = self.read_segment(segment.name)
+        if len(data) != segment.length or sha256_of(data) != segment.sha256:
+            raise ContractError(
+                f"{segment.name}: the ledger segment was changed after attempt {segment.attempt} was fenced"
+            )
+        return records
+
+    def ledger(self, attempt: int) -> list[Record]:
+        """All records of an attempt, in order."""
+        return [record for name in self.segment_names(attempt) for record in self.read_segment(name)[1]]
+
+    # ---- checkpoints
+    def create_manifest(self, manifest: Manifest) -> None:
+        self._create(f"manifests/{manifest.name}.json", manifest)
+
+    def manifest(self, name: str) -> Manifest:
+        return self._read(f"manifests/{name}.json", Manifest).value
+
+    def manifest_names(self) -> list[str]:
+        """All that were ever written, reachable or not: for reports and retention, never for choosing one."""
+        return [_stem(child) for child in self.objects.children(self._name("manifests/"))]
+
+    def lineage(self, newest: str | None) -> list[Manifest]:
+        """The manifests reachable from one, newest first."""
+        found: list[Manifest] = []
+        name = newest
+        while name is not None:
+            manifest = self.manifest(name)
+            found.append(manifest)
+            name = manifest.parent
+        return found
+
+    def create_proof(self, proof: Proof) -> None:
+        """One proof is enough; a second one is no error."""
+        try:
+            self._create(f"proofs/{proof.manifest}.json", proof)
+        except AlreadyExists:
+            return
+
+    def proofs(self) -> dict[str, Proof]:
+        return {proof.manifest: proof for proof in self._all("proofs/", Proof)}
+
+    def proven_names(self) -> set[str]:
+        return {_stem(child) for child in self.objects.children(self._name("proofs/"))}
+
+    def create_quarantine(self, quarantine: Quarantine) -> None:
+        try:
+            self._create(f"quarantine/{quarantine.manifest}.json", quarantine)
+        except AlreadyExists:
+            return
+
+    def quarantined(self) -> dict[str, Quarantine]:
+        return {entry.manifest: entry for entry in self._all("quarantine/", Quarantine)}
+
+    def create_pin(self, pin: Pin) -> None:
+        try:
+            self._create(f"pins/{pin.manifest}.json", pin)
+        except AlreadyExists:
+            return
+
+    def pins(self) -> set[str]:
+        return {_stem(child) for child in self.objects.children(self._name("pins/"))}
+
+    def create_tombstone(self, manifest: str) -> None:
+        """Say that a checkpoint's data is being deleted; a second time is no error."""
+        self._create(f"tombstones/{manifest}.json", Tombstone(manifest=manifest))
+
+    def checkpoint_folders(self) -> list[str]:
+        """Folders that are there, complete or not: for deletion and reports, never for choosing one."""
+        return [f"checkpoints/{child}" for child in self.objects.children(self._name("checkpoints/"))]
+
+    def tombstones(self) -> set[str]:
+        return {_stem(child) for child in self.objects.children(self._name("tombstones/"))}
+
+    def delete_checkpoint(self, folder: str) -> None:
+        """Delete a checkpoint's data.
+
+        Raises:
+            ValueError: not a checkpoint's folder.
+        """
+        if not re.fullmatch(r"checkpoints/\d{12}-a\d{4}", folder):
+            raise ValueError(f"{folder!r} is not a checkpoint's folder")
+        self.objects.delete(self._name(folder))
+
+    # ---- names
+    def _name(self, name: str) -> str:
+        return f"{self.name}/{name}"
+
+    def _create(self, name: str, document: Document) -> None:
+        self.objects.create(self._name(name), document.to_bytes())
+
+    def _read(self, name: str, kind: type[D]) -> Versioned[D]:
+        stored = self.objects.read(self._name(name))
+        return Versioned(kind.from_bytes(stored.data, where=self._name(name)), stored.generation)
+
+    def _maybe(self, name: str, kind: type[D]) -> D | None:
+        try:
+            return self._read(name, kind).value
+        except NotFound:
+            return None
+
+    def _all(self, prefix: str, kind: type[D]) -> list[D]:
+        children = self.objects.children(self._name(prefix))
+        return [self._read(prefix + child, kind).value for child in children]
+
+
+def _stem(child: str) -> str:
+    return child.removesuffix(".json")

@@ -1,0 +1,1 @@
+"""The trainer: one process a host; obeys an AttemptSpec."""

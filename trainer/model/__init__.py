@@ -1,0 +1,1 @@
+"""Olmo 3 in Flax NNX."""

@@ -1,0 +1,118 @@
+"""Grouped-query attention with QK-norm, and the ways to compute its core.
+
+A *core* maps queries [batch, length, kv_heads, group, head_dim] and keys and values [batch, length, kv_heads,
+head_dim] to [batch, length, kv_heads, group, head_dim]. ``dense`` builds all scores at once; ``chunked`` takes a block
+of queries at a time and, in a sliding layer, only the keys that the block can see. They differ in the order of sums,
+so they are different leaf plans with different bits. ``library`` exists to show what happens without our rules: its
+softmax divides by a broadcast value, and its bits depend on the number of devices.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array, lax
+
+from orchestrator.contract.recipe import Model
+from trainer.model.layers import RMSNorm, parameter, project
+from trainer.model.rope import rotary_angles, rotate
+
+Variant = Literal["dense", "chunked", "library"]
+Core = Callable[[Array, Array, Array], Array]
+
+MASKED = -1e30
+"""Score of a pair that may not attend; finite, so that no difference of infinities can arise."""
+
+
+def softmax(scores: Array) -> Array:
+    """Over the last axis, fp32, with the reciprocal written out."""
+    weights = jnp.exp(scores - lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    return weights * (1.0 / jnp.sum(weights, axis=-1))[..., None]
+
+
+def visible(queries: Array | np.ndarray, keys: Array | np.ndarray, *, window: int | None) -> Array:
+    """Which key positions each query position sees, [queries, keys]: itself and before, ``window`` of them in all."""
+    distance = queries[:, None] - keys[None, :]
+    causal = distance >= 0
+    return jnp.asarray(causal if window is None else causal & (distance < window))
+
+
+def _attend(query: Array, key: Array, value: Array, mask: Array) -> Array:
+    scale = float(query.shape[-1]) ** -0.5
+    scores = jnp.einsum("btkgh,bskh->bkgts", query, key, preferred_element_type=jnp.float32) * scale
+    weights = softmax(jnp.where(mask, scores, MASKED)).astype(value.dtype)
+    return jnp.einsum("bkgts,bskh->btkgh", weights, value, preferred_element_type=value.dtype)
+
+
+def dense(query: Array, key: Array, value: Array, *, window: int | None) -> Array:
+    """All scores at once: memory grows with length squared."""
+    positions = np.arange(query.shape[1])
+    return _attend(query, key, value, visible(positions, positions, window=window))
+
+
+def chunked(query: Array, key: Array, value: Array, *, window: int | None, chunk: int) -> Array:
+    """``chunk`` queries at a time; the scores of a block are recomputed in the backward pass."""
+    length = query.shape[1]
+    span = length if window is None else min(length, chunk + window - 1)
+
+    @jax.checkpoint
+    def block(index: Array) -> Array:
+        first = index * chunk
+        start = jnp.clip(first + chunk - span, 0, length - span)
+        mask = visible(first + jnp.arange(chunk), start + jnp.arange(span), window=window)
+        return _attend(
+            lax.dynamic_slice_in_dim(query, first, chunk, axis=1),
+            lax.dynamic_slice_in_dim(key, start, span, axis=1),
+            lax.dynamic_slice_in_dim(value, start, span, axis=1),
+            mask,
+        )
+
+    blocks = lax.map(block, jnp.arange(length // chunk))
+    return jnp.moveaxis(blocks, 0, 1).reshape(query.shape)
+
+
+def library(query: Array, key: Array, value: Array, *, window: int | None) -> Array:
+    """JAX's own attention: a negative control, never a leaf plan."""
+    flat = query.reshape(*query.shape[:2], -1, query.shape[-1])
+    limits = None if window is None else (window - 1, 0)
+    out = jax.nn.dot_product_attention(flat, key, value, is_causal=True, local_window_size=limits)
+    return out.reshape(query.shape)
+
+
+def core(variant: Variant, *, window: int | None, chunk: int) -> Core:
+    """The core of that name for one kind of layer; ``window`` None attends to everything before."""
+    if variant == "dense":
+        return lambda query, key, value: dense(query, key, value, window=window)
+    if variant == "chunked":
+        return lambda query, key, value: chunked(query, key, value, window=window, chunk=chunk)
+    return lambda query, key, value: library(query, key, value, window=window)
+
+
+class Attention(nnx.Module):
+    """x: [batch, length, d_model]; queries and keys are normed over all their heads before they are turned."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        queries, keys = model.n_heads * model.head_dim, model.n_kv_heads * model.head_dim
+        self.query = parameter((model.d_model, queries), cut=-2)
+        self.key = parameter((model.d_model, keys), cut=-2)
+        self.value = parameter((model.d_model, keys), cut=-2)
+        self.output = parameter((model.d_model, queries), cut=-2)
+        self.query_norm = RMSNorm(queries, eps=model.norm_eps)
+        self.key_norm = RMSNorm(keys, eps=model.norm_eps)
+
+    def __call__(self, x: Array, *, attend: Core) -> Array:
+        model, (batch, length, _) = self.model, x.shape
+        query = self.query_norm(project("bsd,dn->bsn", x, self.query[...], x.dtype))
+        key = self.key_norm(project("bsd,dn->bsn", x, self.key[...], x.dtype))
+        value = project("bsd,dn->bsn", x, self.value[...], x.dtype)
+        angles = rotary_angles(length, model.head_dim, theta=model.rope_theta)
+        query = rotate(query.reshape(batch, length, model.n_heads, model.head_dim), *angles)
+        key = rotate(key.reshape(batch, length, model.n_kv_heads, model.head_dim), *angles)
+        value = value.reshape(key.shape)
+        grouped = query.reshape(batch, length, model.n_kv_heads, -1, model.head_dim)
+        mixed = attend(grouped, key, value).reshape(batch, length, -1)
+        return project("bsn,dn->bsd", mixed, self.output[...], x.dtype)

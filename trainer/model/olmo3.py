@@ -1,0 +1,147 @@
+"""Olmo 3: reordered norms, QK-norm, SwiGLU, and a global layer after every few sliding ones.
+
+The weights of all layers are stacked, [n_layers, …] in the order of the layers, and the program scans over them, so
+that its size does not grow with depth: an outer scan over blocks of ``global_every`` layers, in it a scan over the
+sliding ones, then the global one. Weights arrive through ``gather``, a layer at a time, right where they are used.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array, lax
+
+from orchestrator.contract.recipe import Model
+from trainer.model import attention
+from trainer.model.layers import Embedding, Head, RMSNorm, SwiGLU, Weight, metadata_of
+
+Tree = Any
+"""A nested dict with string keys; its leaves are arrays, or a ``Weight`` each."""
+Gather = Callable[[Tree, Tree], Tree]
+"""(a tree of stored weights, the tree of their ``Weight``) → whole weights, ready to compute with."""
+
+
+class Block(nnx.Module):
+    """h = x + norm(attention(x)); y = h + norm(mlp(h)); x: [batch, length, d_model]."""
+
+    def __init__(self, model: Model) -> None:
+        self.attention = attention.Attention(model)
+        self.attention_norm = RMSNorm(model.d_model, eps=model.norm_eps)
+        self.mlp = SwiGLU(model.d_model, model.d_ff)
+        self.mlp_norm = RMSNorm(model.d_model, eps=model.norm_eps)
+
+    def __call__(self, x: Array, *, attend: attention.Core) -> Array:
+        x = x + self.attention_norm(self.attention(x, attend=attend))
+        return x + self.mlp_norm(self.mlp(x))
+
+
+class Olmo3(nnx.Module):
+    """All weights of the model; ``layers`` is one block whose weights have a leading axis of n_layers."""
+
+    def __init__(self, model: Model) -> None:
+        self.embedding = Embedding(model.vocab_size, model.d_model)
+        self.layers = nnx.vmap(lambda: Block(model), axis_size=model.n_layers)()
+        self.norm = RMSNorm(model.d_model, eps=model.norm_eps)
+        self.head = Head(model.vocab_size, model.d_model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skeleton:
+    """The model without values: module graphs to merge weights into, and what each weight is."""
+
+    model: Model
+    embedding: nnx.GraphDef[Embedding]
+    block: nnx.GraphDef[Block]
+    norm: nnx.GraphDef[RMSNorm]
+    head: nnx.GraphDef[Head]
+    weights: Tree
+    """Nested dict of ``Weight``, of the shape of the parameters."""
+
+
+def skeleton(model: Model) -> Skeleton:
+    """Trace the modules once, abstractly."""
+    whole = nnx.eval_shape(lambda: Olmo3(model))
+    described = {path: metadata_of(variable) for path, variable in nnx.to_flat_state(nnx.state(whole))}
+    return Skeleton(
+        model=model,
+        embedding=nnx.graphdef(whole.embedding),
+        block=nnx.graphdef(whole.layers),
+        norm=nnx.graphdef(whole.norm),
+        head=nnx.graphdef(whole.head),
+        weights=_nested(described),
+    )
+
+
+def _nested(flat: dict[tuple[Any, ...], Weight]) -> Tree:
+    tree: Tree = {}
+    for path, weight in flat.items():
+        node = tree
+        for key in path[:-1]:
+            node = node.setdefault(str(key), {})
+        node[str(path[-1])] = weight
+    return tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafArithmetic:
+    """How a leaf computes the model: what of a leaf plan the model itself sees."""
+
+    attention: attention.Variant = "dense"
+    attention_chunk: int = 0
+    """Queries a block of ``chunked`` attention; divides the sequence length."""
+    remat: bool = True
+    """Recompute each layer in the backward pass instead of keeping its activations."""
+
+
+def logits(bones: Skeleton, params: Tree, tokens: Array, *, gather: Gather, arithmetic: LeafArithmetic) -> Array:
+    """fp32 logits [batch, length, vocab] of tokens [batch, length]; ``params`` is whatever ``gather`` understands."""
+
+    def module(graph: nnx.GraphDef[Any], name: str) -> Any:
+        return nnx.merge(graph, gather(params[name], bones.weights[name]))
+
+    x = module(bones.embedding, "embedding")(tokens, dtype=jnp.dtype(bones.model.compute_dtype))
+    x = _layers(bones, params["layers"], x, gather=gather, arithmetic=arithmetic)
+    x = module(bones.norm, "norm")(x)
+    return jnp.asarray(module(bones.head, "head")(x))
+
+
+def _layers(bones: Skeleton, stacked: Tree, x: Array, *, gather: Gather, arithmetic: LeafArithmetic) -> Array:
+    model, cycle = bones.model, bones.model.global_every
+
+    def layer(window: int | None) -> Callable[[Array, Tree], Array]:
+        attend = attention.core(arithmetic.attention, window=window, chunk=arithmetic.attention_chunk)
+
+        def apply(x: Array, stored: Tree) -> Array:
+            whole = gather(stored, bones.weights["layers"])
+            return jnp.asarray(nnx.merge(bones.block, whole)(x, attend=attend))
+
+        # inside a scan the loop itself keeps the recomputation from being merged with the first computation
+        return jax.checkpoint(apply, prevent_cse=False) if arithmetic.remat else apply
+
+    sliding, global_ = layer(model.sliding_window), layer(None)
+
+    def cycle_of_layers(x: Array, stored: Tree) -> tuple[Array, None]:
+        if cycle > 1:
+            first = jax.tree.map(lambda w: w[: cycle - 1], stored)
+            x, _ = lax.scan(lambda x, w: (sliding(x, w), None), x, first)
+        return global_(x, jax.tree.map(lambda w: w[cycle - 1], stored)), None
+
+    cycles = jax.tree.map(lambda w: w.reshape(-1, cycle, *w.shape[1:]), stacked)
+    return lax.scan(cycle_of_layers, x, cycles)[0]
+
+
+def losses(logits: Array, tokens: Array, *, z_loss: float) -> tuple[Array, Array]:
+    """Sums over the targets of cross entropy and of ``z_loss`` · log(Z)², fp32 scalars; Z is the softmax's denominator.
+
+    Position t predicts token t + 1; the last position has no target and counts for nothing.
+    """
+    top = lax.stop_gradient(jnp.max(logits, axis=-1))
+    log_z = jnp.log(jnp.sum(jnp.exp(logits - top[..., None]), axis=-1)) + top
+    targets = jnp.roll(tokens, -1, axis=1)
+    picked = jnp.take_along_axis(logits, targets[..., None].astype(jnp.int32), axis=-1)[..., 0]
+    counts = jnp.arange(tokens.shape[1]) < tokens.shape[1] - 1
+    cross_entropy = jnp.sum(jnp.where(counts, log_z - picked, 0.0))
+    return cross_entropy, jnp.sum(jnp.where(counts, z_loss * (log_z * log_z), 0.0))

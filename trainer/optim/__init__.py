@@ -1,0 +1,1 @@
+"""SkipStepAdamW and learning-rate schedules."""

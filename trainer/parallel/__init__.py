@@ -1,0 +1,1 @@
+"""Virtual ranks on a mesh, and sums whose bits do not depend on it."""
