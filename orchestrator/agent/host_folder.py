@@ -76,7 +76,7 @@ class HostFolder:
 
     # ---- the lock
     def take_lock(self) -> int | None:
-        """The locked descriptor; None when an agent or trainer has it. Raises OSError when the folder cannot be used."""
+        """The locked descriptor; None when an agent or trainer has it. Raises OSError: the folder cannot be used."""
         self.path.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path / "agent.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:

@@ -10,7 +10,7 @@ import select
 import signal
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
@@ -28,10 +28,24 @@ class ProcessIdentity(Part):
     """Field 22 of ``/proc/<pid>/stat``: clock ticks from boot to its start."""
 
 
+class _Stat(NamedTuple):
+    identity: ProcessIdentity
+    parent: int
+    session: int
+    alive: bool
+
+
 def identity_of(pid: int) -> ProcessIdentity | None:
     """Who has this pid now; None when nobody that is alive has it. A zombie is not alive."""
     found = _read_stat(pid)
-    return found[0] if found else None
+    return found.identity if found and found.alive else None
+
+
+def identity_of_child(pid: int) -> ProcessIdentity:
+    """A child that was not waited for, ended or not."""
+    found = _read_stat(pid)
+    assert found is not None, f"{pid} is no child, or was waited for"
+    return found.identity
 
 
 def is_alive(identity: ProcessIdentity) -> bool:
@@ -85,11 +99,21 @@ def wait_for_end(identity: ProcessIdentity, *, timeout: float) -> bool:
 def session_members(leader: ProcessIdentity) -> list[ProcessIdentity]:
     """The living processes of the session that ``leader`` opened, the leader itself first.
 
-    Whoever started before the leader is of an older session that had the same number.
+    The kernel gives a number to nobody else while a session has it: another process with the leader's pid means that
+    the session is empty.
     """
-    found = [entry for entry in map(_read_stat, _pids()) if entry is not None]
-    members = [who for who, session in found if session == leader.pid and who.start_ticks >= leader.start_ticks]
-    return sorted(members, key=lambda who: who != leader)
+    now = identity_of(leader.pid)
+    if now is not None and now != leader:
+        return []
+    found = [entry for entry in map(_read_stat, _pids()) if entry is not None and entry.alive]
+    members = [entry.identity for entry in found if entry.session == leader.pid]
+    return sorted((who for who in members if who.start_ticks >= leader.start_ticks), key=lambda who: who != leader)
+
+
+def children_of(parent: int) -> list[ProcessIdentity]:
+    """The living children of a process."""
+    found = map(_read_stat, _pids())
+    return [entry.identity for entry in found if entry is not None and entry.alive and entry.parent == parent]
 
 
 def die_with_parent(parent: int) -> None:
@@ -114,16 +138,18 @@ def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _read_stat(pid: int) -> tuple[ProcessIdentity, int] | None:
-    """Identity and session of a living process."""
+def _read_stat(pid: int) -> _Stat | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text.rpartition(b")")[2].split()  # the name before it may hold anything
-    if fields[0] in (b"Z", b"X"):
-        return None
-    return ProcessIdentity(pid=pid, start_ticks=int(fields[19])), int(fields[3])
+    return _Stat(
+        identity=ProcessIdentity(pid=pid, start_ticks=int(fields[19])),
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        alive=fields[0] not in (b"Z", b"X"),
+    )
 
 
 def _open(identity: ProcessIdentity) -> int | None:

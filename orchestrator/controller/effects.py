@@ -49,8 +49,11 @@ class Effects:
         self._certify = certify
         self._clock = clock
 
-    def finish(self, history: History, seen: Observation, policy: Policy) -> None:
+    def finish(self, history: History, seen: Observation, policy: Policy, *, last_step: int) -> None:
         """Do what is missing of everything that was decided. Repeating it changes nothing.
+
+        Args:
+            last_step: ``next_step`` at which the recipe is finished.
 
         Raises:
             StoreError, BackendUnavailable: an effect could not be done; the next look tries again.
@@ -63,11 +66,11 @@ class Effects:
             self._launch(history.launch, policy)
         if history.live and history.drain is not None:
             self._stop(history.attempt, "drain", history.drain_cause)
-        if history.state in ("paused", "stopped", "complete") and history.ended:
+        if history.state in ("paused", "stopped", "complete") and not history.live:
             self._release(seen)
         if history.state == "complete":
             self._certify(self._store)
-        self._prove(history, seen, policy)
+        self._prove(history, seen, policy, last_step)
 
     def prepare(self, hosts: Sequence[HostRef], *, from_attempt: int) -> None:
         """Bring up agents where an attempt may run next, so that the switch finds them ready."""
@@ -173,12 +176,12 @@ class Effects:
         if ours:
             self._backend.release(ours)
 
-    def _prove(self, history: History, seen: Observation, policy: Policy) -> None:
+    def _prove(self, history: History, seen: Observation, policy: Policy, last_step: int) -> None:
         checkpoints = [checkpoint for checkpoint in seen.checkpoints if not checkpoint.quarantined]
         if not checkpoints or checkpoints[0].proven or history.state in ("paused", "stopped", "complete"):
             return
         proven = [index for index, checkpoint in enumerate(checkpoints) if checkpoint.proven]
         since = proven[0] if proven else len(checkpoints)
-        last = not history.live and history.ended and history.end_cause == "last-step"
+        last = not history.live and checkpoints[0].next_step >= last_step
         if last or since >= policy.checkpoint.prove_after:
             self._prover.prove(checkpoints[0].manifest)

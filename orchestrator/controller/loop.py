@@ -77,7 +77,7 @@ class Controller:
         self.history = fold(self._store.events(after=self.history.last_number), self.history)
         policy = self._store.policy().value
         seen = self._observer.look(self.history)
-        self._effects.finish(self.history, seen, policy)
+        self._finish(seen, policy)
         facts = self._facts(seen, policy)
         answer = decide(facts)
         if isinstance(answer, Wait):
@@ -87,15 +87,19 @@ class Controller:
             return "outrun"
         self.history = self.history.after(event)
         self.waiting = None
-        self._effects.finish(self.history, seen, policy)
+        self._finish(seen, policy)
         return "acted"
+
+    def _finish(self, seen: Observation, policy: Policy) -> None:
+        last_step = self._recipe(self.history.revision).last_step
+        self._effects.finish(self.history, seen, policy, last_step=last_step)
 
     def _wait(self, wait: Wait, facts: Facts) -> Looked:
         self.waiting = wait
         self._prepare(facts)
         deleted = self._sweeper.decision(facts)
         if deleted is None and (not wait.record or wait.key == self.history.waiting):
-            self._sweeper.finish()
+            self._sweeper.finish(self.history)
             return "waiting"
         noted = deleted or Decision(kind="waiting", message=f"waiting: {wait.reason}", details={"key": wait.key})
         event = self._event(noted)

@@ -39,7 +39,7 @@ class Observer:
             hosts=hosts,
             attempt=attempt,
             unconfirmed=self._unconfirmed(history, hosts, attempt),
-            checkpoints=self._checkpoints(lineage),
+            checkpoints=self._checkpoints(lineage, history.deleted),
             requests=self._requests(history),
             quiet_for=self._quiet_for(attempt),
             step_seconds=_step_seconds(attempt),
@@ -112,8 +112,8 @@ class Observer:
             name = found[-1].parent
         return found
 
-    def _checkpoints(self, lineage: list[Manifest]) -> tuple[CheckpointView, ...]:
-        proven, quarantined, deleted = self._store.proven_names(), self._store.quarantined(), self._store.tombstones()
+    def _checkpoints(self, lineage: list[Manifest], deleted: frozenset[str]) -> tuple[CheckpointView, ...]:
+        proven, quarantined = self._store.proven_names(), self._store.quarantined()
         return tuple(
             CheckpointView(
                 manifest=manifest.name,

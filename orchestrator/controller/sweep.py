@@ -1,6 +1,7 @@
 """Retention's effects: the event, then the tombstone, then the data. Only the controller deletes."""
 
 from orchestrator.planner.decision import Decision, Facts
+from orchestrator.planner.history import History
 from orchestrator.planner.retention import Kept, expendable
 from orchestrator.store.run_store import RunStore
 
@@ -11,7 +12,7 @@ class Sweeper:
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self._looked_at: object = None
-        self._finished = False
+        self._finished: frozenset[str] = frozenset()
 
     def decision(self, facts: Facts) -> Decision | None:
         """The deletion that is due; None when there is none. Looks only when head or the proofs changed."""
@@ -35,15 +36,15 @@ class Sweeper:
         for name in decision.details["manifests"]:
             self._delete(name)
 
-    def finish(self) -> None:
-        """Once a controller's life: data whose tombstone was written by one that died before it deleted."""
-        if self._finished:
+    def finish(self, history: History) -> None:
+        """Delete what was given up by a controller that died before it deleted. Looks only when the log has more."""
+        if history.deleted == self._finished:
             return
-        self._finished = True
         there = set(self._store.checkpoint_folders())
-        for name in self._store.tombstones():
+        for name in sorted(history.deleted - self._finished):
             if f"checkpoints/{name}" in there:
                 self._delete(name)
+        self._finished = history.deleted
 
     def _delete(self, name: str) -> None:
         self._store.create_tombstone(name)
@@ -52,10 +53,10 @@ class Sweeper:
     def _expendable(self, facts: Facts) -> tuple[str, ...]:
         seen, history = facts.seen, facts.history
         reachable = {view.manifest: view for view in seen.checkpoints}
-        deleted = self._store.tombstones()
+        quarantined = self._store.quarantined()
         there = []
         for name in self._store.manifest_names():
-            if name in deleted:
+            if name in history.deleted:
                 continue
             view = reachable.get(name)
             step, _, attempt = name.partition("-a")
@@ -66,7 +67,7 @@ class Sweeper:
                     attempt=int(attempt),
                     proven=view is not None and view.proven,
                     reachable=view is not None,
-                    quarantined=view is not None and view.quarantined,
+                    quarantined=name in quarantined,
                 )
             )
         in_use = {history.launch.resume} if history.launch is not None and history.launch.resume else set()

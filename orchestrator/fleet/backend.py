@@ -1,4 +1,4 @@
-"""What a backend must do: list hosts with their evidence, and bring agents up and down. Every call can be repeated."""
+"""What the controller asks of a backend: to say what hosts there are, and to put agents on them and take them away."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,24 +8,31 @@ from orchestrator.fleet.observation import HostView
 
 
 class BackendUnavailable(Exception):
-    """The fleet could not be read or reached; says nothing about any host."""
+    """The fleet cannot be seen or reached now; says nothing about any host. The text is one line for a person."""
 
 
 class Backend(Protocol):
-    """Hosts of a fleet, as one run uses them."""
+    """Hosts of one fleet, for one run. Every effect can be repeated."""
 
     def hosts(self) -> tuple[HostView, ...]:
         """A fresh, full list. Raises BackendUnavailable."""
         ...
 
     def ensure_agents(self, hosts: Sequence[HostRef], *, from_attempt: int) -> None:
-        """Start an agent of this run on each host that has none; one that is gone or taken is seen by ``hosts()``."""
+        """See that an agent of this run is on each host, or on its way.
+
+        Hosts that have one are left alone; a host that is gone or held by another run is no error here: the next
+        ``hosts()`` shows it. Raises BackendUnavailable.
+        """
         ...
 
     def kill_agents(self, hosts: Sequence[HostRef]) -> None:
-        """Kill agents of this run that do not answer, with their trainers."""
+        """End this run's agents on these hosts and their trainers at once; ``hosts()`` shows what came of it.
+
+        Raises BackendUnavailable.
+        """
         ...
 
     def release(self, hosts: Sequence[HostRef]) -> None:
-        """Ask agents of this run to end and give their hosts back."""
+        """Ask this run's agents on these hosts to end their trainers, say so, and leave. Raises BackendUnavailable."""
         ...

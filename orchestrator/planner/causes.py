@@ -96,7 +96,7 @@ def _exited(process: ProcessView, end: Exit) -> Death:
             at=end.at,
             own=True,
             identity=f"{error.type}@{error.frame}",
-            step=end.step,
+            step=error.step if error.step is not None else end.step,
         )
     how = f"signal {end.signal}" if end.signal is not None else f"exit code {end.code}"
     if end.signal is None and end.code is None:

@@ -15,7 +15,7 @@ from orchestrator.planner.decision import Decision, Facts, Wait
 from orchestrator.planner.endings import ended
 from orchestrator.planner.noticed import noticed
 from orchestrator.planner.stall import stalled
-from orchestrator.planner.stops import drain, fence, kill_grace
+from orchestrator.planner.stops import being_killed, drain, fence, kill_grace
 
 Row = Callable[[Facts], Decision | Wait | None]
 
@@ -29,14 +29,14 @@ def decide(facts: Facts) -> Decision | Wait:
     raise AssertionError("the last row always answers")
 
 
-def finished(facts: Facts) -> Wait | None:
-    """A complete run needs nothing; nor does a stopped one, until a person resumes it."""
+def finished(facts: Facts) -> Decision | Wait | None:
+    """A complete run needs nothing but the word that its last hosts are free."""
     if facts.history.state == "complete":
-        return Wait(key="complete", reason="complete", record=False)
+        return all_exited(facts) or Wait(key="complete", reason="complete", record=False)
     return None
 
 
-def someone_asked(facts: Facts) -> Decision | Wait | None:
+def someone_asked(facts: Facts) -> Decision | None:
     """A person's request comes before everything that the controller would do by itself."""
     return requests.answer(facts)
 
@@ -51,8 +51,9 @@ def not_running(facts: Facts) -> Decision | Wait | None:
     overdue = drain_overdue(facts)
     if overdue is not None:
         return overdue
-    if not history.ended and facts.seen.attempt is not None and facts.seen.attempt.ended:
-        return ended(facts)
+    gone = all_exited(facts)
+    if gone is not None:
+        return gone
     reason = {"held": "held", "paused": "paused", "stopped": "stopped"}[history.state]
     return Wait(key=reason, reason=f"{reason} until a person resumes it", record=False)
 
@@ -72,9 +73,10 @@ def proof_failed(facts: Facts) -> Decision | None:
 
 
 def host_gone(facts: Facts) -> Decision | None:
-    """A process or its host is gone while others run: fence, kill the rest."""
+    """A process or its host is gone while others run, or all are gone and not every agent said so: fence, kill the
+    rest. Only an exit document excludes that something commits between this look and the next launch."""
     attempt = facts.seen.attempt
-    if attempt is None or not facts.history.live or attempt.ended:
+    if attempt is None or not facts.history.live or all(process.state == "exited" for process in attempt.processes):
         return None
     gone = _declared(facts)
     if gone is not None:
@@ -165,7 +167,7 @@ def own_error_repeats(facts: Facts) -> Decision | None:
 def unproven_for_long(facts: Facts) -> Decision | None:
     """Too many checkpoints in a row that nobody could read back: alert, then drain and hold."""
     attempt, history = facts.seen.attempt, facts.history
-    if attempt is None or not history.live or history.drain is not None:
+    if attempt is None or not history.live or history.drain is not None or not history.first_new_step:
         return None
     proven = [index for index, checkpoint in enumerate(facts.seen.checkpoints) if checkpoint.proven]
     since = proven[0] if proven else len(facts.seen.checkpoints)
@@ -217,9 +219,9 @@ def running(facts: Facts) -> Wait | None:
         if attempt is not None and gracefully_left(attempt):
             return Wait(key="leaving", reason=f"a{history.attempt} is leaving", record=False)
         return Wait(key="running", reason=f"a{history.attempt} runs", record=False)
-    grace_until = kill_grace(facts)
-    if history.fence is not None and not history.ended and facts.now < grace_until:
-        return Wait(key="killing", reason=f"a{history.attempt} is being killed", until=grace_until, record=False)
+    if being_killed(facts):
+        reason = f"a{history.attempt} is being killed"
+        return Wait(key="killing", reason=reason, until=kill_grace(facts), record=False)
     return None
 
 

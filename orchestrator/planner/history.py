@@ -32,6 +32,11 @@ class ErrorSeen:
     step: int | None
     attempt: int
 
+    def overcome_by(self, proven: str) -> bool:
+        """A proven checkpoint holds the step that failed (before the first step: was written by a later attempt)."""
+        next_step, _, attempt = proven.partition("-a")
+        return int(attempt) > self.attempt if self.step is None else int(next_step) > self.step
+
 
 @dataclass(frozen=True, kw_only=True)
 class History:
@@ -68,7 +73,9 @@ class History:
     failures: tuple[Failure, ...] = ()
     """Since the newest proof."""
     errors: tuple[ErrorSeen, ...] = ()
-    """Own errors and integrity failures since the newest proof or a person's resume."""
+    """Own errors and integrity failures at steps beyond every proven checkpoint, since a person's resume."""
+    returning: bool = False
+    """The newest launch carries out a voluntary move, however the drain before it ended."""
     returns: tuple[float, ...] = ()
     """Times of voluntary moves."""
     failed_returns: int = 0
@@ -77,6 +84,8 @@ class History:
     quarantined: frozenset[str] = frozenset()
     save_failures: int = 0
     """Of the newest attempt, as last recorded."""
+    deleted: frozenset[str] = frozenset()
+    """Checkpoints whose data was given up, deleted by now or not."""
     declared_gone: frozenset[str] = frozenset()
     """Hosts that a person stated to be gone."""
     waiting: str = ""
@@ -126,17 +135,16 @@ class History:
             case SetState(state=state):
                 errors = () if state == "running" else self.errors
                 return replace(self, state=state, errors=errors, failures=() if state == "running" else self.failures)
-            case Amend(revision=revision):
-                return replace(self, revision=revision, amend=event, state="running", errors=(), drain=None, fence=None)
+            case Amend():
+                return self._amended(event, action)
             case _:
                 raise AssertionError(f"unknown action {action}")
 
     def _launched(self, event: Event, launch: Launch) -> Self:
-        loose = (*self.loose, self.launch) if self.launch is not None and not self.ended else self.loose
-        returns = (*self.returns, event.at) if event.cause == "return" else self.returns
+        returning = self.drain is not None and self.drain_cause == "return" and self.target == launch.placement.name
         return replace(
             self,
-            loose=loose,
+            loose=self._loose_now(),
             launch=launch,
             launch_cause=event.cause,
             launched_at=event.at,
@@ -144,9 +152,28 @@ class History:
             fence=None,
             ended=False,
             first_new_step=False,
-            returns=returns,
+            returning=returning,
+            returns=(*self.returns, event.at) if returning else self.returns,
             save_failures=0,
         )
+
+    def _amended(self, event: Event, amend: Amend) -> Self:
+        """The attempt before it is over, whether or not all its hosts are confirmed free."""
+        return replace(
+            self,
+            revision=amend.revision,
+            amend=event,
+            state="running",
+            errors=(),
+            drain=None,
+            fence=None,
+            loose=self._loose_now(),
+            ended=True,
+            end_cause=event.cause,
+        )
+
+    def _loose_now(self) -> tuple[Launch, ...]:
+        return (*self.loose, self.launch) if self.launch is not None and not self.ended else self.loose
 
     def _after_fact(self, event: Event) -> Self:
         match event.kind:
@@ -156,11 +183,14 @@ class History:
                 return replace(self, first_new_step=True, episode_open=False)
             case "proven":
                 names = frozenset(event.details.get("manifests", ()))
-                return replace(self, proven=self.proven | names, failures=())
+                errors = tuple(error for error in self.errors if not any(error.overcome_by(name) for name in names))
+                return replace(self, proven=self.proven | names, failures=(), errors=errors)
             case "quarantined":
                 return replace(self, quarantined=self.quarantined | frozenset(event.details.get("manifests", ())))
             case "save-failed":
                 return replace(self, save_failures=int(event.details.get("count", 0)))
+            case "deleted":
+                return replace(self, deleted=self.deleted | frozenset(event.details.get("manifests", ())))
             case "waiting":
                 return replace(self, waiting=str(event.details.get("key", "")))
             case "alert":
@@ -192,7 +222,7 @@ class History:
         )
 
     def _failed_returns(self, event: Event) -> int:
-        if self.launch_cause != "return":
+        if not self.returning:
             return self.failed_returns
         return self.failed_returns + 1 if event.details.get("return_failed") else 0
 

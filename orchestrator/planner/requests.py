@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from orchestrator.contract.event import Amend, EventKind, Request, SetState
 from orchestrator.planner.choice import best
-from orchestrator.planner.decision import Decision, Facts, Wait
-from orchestrator.planner.stops import drain, fence, kill_grace
+from orchestrator.planner.decision import Decision, Facts
+from orchestrator.planner.stops import being_killed, drain, fence
 
 
-def answer(facts: Facts) -> Decision | Wait | None:
-    """What the oldest unanswered request asks for; None when there is none or it must wait for a drain to end."""
+def answer(facts: Facts) -> Decision | None:
+    """What the oldest unanswered request asks for; None when there is none or it must wait for an attempt to end."""
     if not facts.seen.requests:
         return None
     name, request = facts.seen.requests[0]
@@ -21,7 +21,7 @@ def answer(facts: Facts) -> Decision | Wait | None:
         )
     if facts.history.state == "complete" and request.kind not in ("amend", "rewind", "pin"):
         return _refused(name, request, "the run is complete")
-    if facts.history.fence is not None and not facts.history.ended and facts.now < kill_grace(facts):
+    if being_killed(facts):
         return None
     return _ANSWERS[request.kind](facts, name, request)
 
@@ -125,13 +125,13 @@ def _host_gone(facts: Facts, name: str, request: Request) -> Decision:
     )
 
 
-def _amend(facts: Facts, name: str, request: Request) -> Decision | Wait:
+def _amend(facts: Facts, name: str, request: Request) -> Decision | None:
     """Drain first; then the request, still unanswered, becomes the new revision on what the drain saved."""
     history, head = facts.history, facts.seen.head
     wanted = request.arguments.get("step", "")
     if history.live:
         if history.drain is not None:
-            return Wait(key="amend", reason=f"draining for {request.kind}", record=False)
+            return None  # the rows below see that drain to its end
         message = _asked(request, f"drain a{history.attempt} first")
         return drain(facts, cause=f"request-{request.kind}", message=message, deadline=_deadline(facts), then="amend")
     there = {
@@ -169,7 +169,7 @@ def _noted(facts: Facts, name: str, request: Request) -> Decision:
     )
 
 
-_ANSWERS: dict[str, Callable[[Facts, str, Request], Decision | Wait | None]] = {
+_ANSWERS: dict[str, Callable[[Facts, str, Request], Decision | None]] = {
     "drain": _drain,
     "move": _move,
     "pause": _pause,

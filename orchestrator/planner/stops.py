@@ -73,6 +73,15 @@ def fence(
     )
 
 
+def being_killed(facts: Facts) -> bool:
+    """Whether the fenced attempt must still be waited for: head was not seen beyond it (until then it can commit, and
+    the newest checkpoint is not known), or its hosts have time left to be confirmed free."""
+    fence, ended = facts.history.fence, facts.history.ended
+    if fence is None or ended:
+        return False
+    return facts.seen.head.attempt <= fence.attempt or facts.now < kill_grace(facts)
+
+
 def kill_grace(facts: Facts) -> float:
     """When waiting for the fenced attempt's hosts to be confirmed free ends (seconds since the epoch)."""
     return facts.history.fenced_at + facts.policy.deadlines.kill

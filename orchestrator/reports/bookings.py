@@ -12,7 +12,7 @@ from orchestrator.contract.manifest import Manifest
 from orchestrator.reports.episodes import Moments, ended_attempt, grouped, moments_of
 from orchestrator.reports.facts import RunFacts
 from orchestrator.reports.logs import first_failure
-from orchestrator.reports.state import StateChange
+from orchestrator.reports.state import State
 from orchestrator.reports.steps import StepTime, StepTimes
 from orchestrator.reports.timeline import Interval, interval
 from orchestrator.store.run_store import RunStore
@@ -54,7 +54,7 @@ class Bookings:
     def live_attempt(self) -> int | None:
         """The attempt that may still commit; None when there is none, or the run is over."""
         newest = self.facts.head.attempt
-        over = self.facts.completed_at is not None or newest in self.facts.ended
+        over = self.facts.over_at is not None or newest in self.facts.ended
         return newest if newest in self.facts.specs and not over else None
 
     def _stands(self, time: StepTime, revision: int, live: set[int]) -> bool:
@@ -122,6 +122,14 @@ class Bookings:
             if times and died_at is not None:
                 yield interval(times[-1].ended, died_at)
 
+    def in_states(self, *wanted: State) -> Iterator[Interval]:
+        """When the run was in one of these states."""
+        changes = self.facts.changes
+        ends = [change.at for change in changes[1:]] + [self.end]
+        for change, until in zip(changes, ends, strict=True):
+            if change.state in wanted:
+                yield interval(change.at, until)
+
     def _died_at(self, attempt: int) -> float | None:
         """When an attempt failed or was killed; None when it left as asked, or lives."""
         failure = first_failure(self._exits[attempt].values())
@@ -161,11 +169,3 @@ class Bookings:
         ended = self.facts.ended.get(attempt)
         later = [event.at for number, event in self.facts.launches.items() if number > attempt]
         return ended.at if ended else min(later, default=self.end)
-
-
-def in_states(changes: list[StateChange], wanted: frozenset[str], *, end: float) -> Iterator[Interval]:
-    """When a run was in one of these states."""
-    ends = [change.at for change in changes[1:]] + [end]
-    for change, until in zip(changes, ends, strict=True):
-        if change.state in wanted:
-            yield interval(change.at, until)

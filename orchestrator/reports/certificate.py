@@ -13,7 +13,8 @@ from orchestrator.reports.episodes import Episode, episodes
 from orchestrator.reports.facts import RunFacts, read_facts
 from orchestrator.reports.goodput import Goodput, goodput
 from orchestrator.reports.statement import statement_of
-from orchestrator.reports.verify import TokenCheck, Verification, verify
+from orchestrator.reports.tokens import TokenCheck
+from orchestrator.reports.verify import Verification, verify
 from orchestrator.store.run_store import RunStore
 
 UNSEALED = "0" * 64

@@ -1,10 +1,10 @@
 """Two records of one step: what must be equal, and what is.
 
-Every record after a step's first one is compared once: with the first record of the same fingerprint, and if there is
-none, with the step's first record. Under equal fingerprints every computed field must be equal as bits. Under unequal
-ones the replaying attempt's spec says what was asked: ``bitwise`` is the same demand; ``bounded`` holds the difference
-of the total loss to ``loss_bound``, while the tokens that were read, and whether the step was skipped or finite, must
-still be equal.
+Every record after a step's first one is compared: with the first record of the same fingerprint, and if there is none,
+with the first record of each other fingerprint. Under equal fingerprints every computed field must be equal as bits.
+Under unequal ones the replaying attempt's spec says what was asked: ``bitwise`` is the same demand; ``bounded`` holds
+the difference of the total loss to ``loss_bound``, while the tokens that were read, and whether the step was skipped or
+finite, must still be equal.
 """
 
 import math
@@ -58,8 +58,9 @@ def compare(records: Sequence[Record], specs: Mapping[int, AttemptSpec]) -> list
     first_of: dict[str, Record] = {}
     pairs = []
     for record in records:
-        if first_of:
-            pairs.append(_pair(first_of.get(record.fingerprint, records[0]), record, specs[record.attempt]))
+        same = first_of.get(record.fingerprint)
+        earlier = [same] if same else list(first_of.values())
+        pairs += [_pair(first, record, specs[record.attempt]) for first in earlier]
         first_of.setdefault(record.fingerprint, record)
     return pairs
 

@@ -20,7 +20,7 @@ compared as they are; a difference that skew makes negative is 0.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal
@@ -34,7 +34,7 @@ from orchestrator.reports.steps import step_range
 from orchestrator.store.run_store import RunStore
 
 How = Literal["drain", "kill", "ended"]
-HAPPENED = ("happened_at", "seen_at", "first_death_at")
+HAPPENED = ("happened_at", "seen_at")
 """Event details that say when a disturbance really happened, best first."""
 
 
@@ -101,7 +101,8 @@ class Moments:
 def episodes(run_store: RunStore) -> list[Episode]:
     """All episodes of a run, in order."""
     facts = read_facts(run_store)
-    return [_episode(run_store, facts, number, events) for number, events in grouped(facts.events).items()]
+    recorded = {attempt: step_range(run_store, attempt) for attempt in facts.specs}
+    return [_episode(run_store, facts, recorded, events) for events in grouped(facts.events).values()]
 
 
 def grouped(events: Iterable[Event]) -> dict[int, list[Event]]:
@@ -120,9 +121,10 @@ def moments_of(run_store: RunStore, events: Sequence[Event]) -> Moments:
     orders = [order.at for how in ("drain", "kill") if old and (order := run_store.stop_order(old, how))]
     ends = [event.at for event in events if event.kind == "ended" and event.attempt == old]
     launches = [event.at for event in events if isinstance(event.action, Launch)]
+    first = (turns or events)[0]
     return Moments(
-        happened=_happened_at(run_store, events, old),
-        noticed=(turns or events)[0].at,
+        happened=_happened_at(run_store, events, first, old),
+        noticed=first.at,
         stop_ordered=min(orders, default=None),
         ended=min(ends, default=None),
         first_launch=launches[0] if launches else None,
@@ -142,19 +144,25 @@ def ended_attempt(events: Sequence[Event]) -> int | None:
     return None
 
 
-def _happened_at(run_store: RunStore, events: Sequence[Event], old: int | None) -> float | None:
-    for key in HAPPENED:
-        for event in events:
-            if isinstance(event.details.get(key), int | float):
-                return float(event.details[key])
-    for event in events:
-        if event.request is not None:
-            return run_store.request(event.request).at
-    first = first_failure(run_store.exits(old).values()) if old else None
-    return first.at if first else None
+def _happened_at(run_store: RunStore, events: Sequence[Event], first: Event, old: int | None) -> float | None:
+    """By the controller's word; else when a person asked; else when the first process died, by its host's clock."""
+    said = [at for key in HAPPENED for event in events if (at := _seconds(event.details.get(key))) is not None]
+    if said:
+        return said[0]
+    if first.request is not None:
+        return run_store.request(first.request).at
+    died = [at for event in events if (at := _seconds(event.details.get("first_death_at"))) is not None]
+    if died:
+        return died[0]
+    failure = first_failure(run_store.exits(old).values()) if old else None
+    return failure.at if failure else None
 
 
-def _episode(run_store: RunStore, facts: RunFacts, number: int, events: Sequence[Event]) -> Episode:
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _episode(run_store: RunStore, facts: RunFacts, recorded: Mapping[int, range], events: Sequence[Event]) -> Episode:
     moments = moments_of(run_store, events)
     old = ended_attempt(events)
     attempts = tuple(event.action.attempt for event in events if isinstance(event.action, Launch))
@@ -162,17 +170,17 @@ def _episode(run_store: RunStore, facts: RunFacts, number: int, events: Sequence
     progress = list(run_store.progress(new).values()) if new else []
     began_at = moments.noticed if moments.happened is None else min(moments.happened, moments.noticed)
     spec = facts.specs.get(new) if new else None
-    lost, replayed = _steps(run_store, facts, spec) if spec else (None, None)
+    lost, replayed = _steps(run_store, facts, recorded, spec) if spec else (None, None)
     return Episode(
-        number=number,
+        number=events[0].episode,
         cause=next((event.cause for event in events if event.cause), ""),
         message=events[0].message,
         began_at=began_at,
         how=_how(run_store, old),
         from_attempt=old,
-        from_placement=_placement(facts, old),
+        from_placement=facts.placement_of(old) if old else None,
         to_attempt=new,
-        to_placement=_placement(facts, new),
+        to_placement=facts.placement_of(new) if new else None,
         attempts=attempts,
         phases=_phases(moments, progress),
         total_seconds=_between(began_at, first_new_step_at(progress, events)),
@@ -185,7 +193,7 @@ def _episode(run_store: RunStore, facts: RunFacts, number: int, events: Sequence
 def first_new_step_at(progress: Sequence[Progress], events: Sequence[Event]) -> float | None:
     """When the last process finished its first new step: by the trainers, else by the controller's event."""
     times = [entry.first_new_step_at for entry in progress if entry.first_new_step_at is not None]
-    return max(times) if times else next((event.at for event in events if event.kind == "first-new-step"), None)
+    return max(times, default=next((event.at for event in events if event.kind == "first-new-step"), None))
 
 
 def phase_starts(progress: Iterable[Progress], phase: Phase) -> list[float]:
@@ -234,11 +242,6 @@ def _between(start: float | None, end: float | None) -> float | None:
     return None if start is None or end is None else max(end - start, 0.0)
 
 
-def _placement(facts: RunFacts, attempt: int | None) -> str | None:
-    spec = facts.specs.get(attempt) if attempt else None
-    return spec.placement.name if spec else None
-
-
 def _how(run_store: RunStore, old: int | None) -> How | None:
     if old is None:
         return None
@@ -253,10 +256,10 @@ def _compile_cache(progress: Sequence[Progress]) -> Literal["hit", "miss", "off"
     return next((state for state in worst_first if state in seen), None)
 
 
-def _steps(run_store: RunStore, facts: RunFacts, spec: AttemptSpec) -> tuple[int, int]:
+def _steps(run_store: RunStore, facts: RunFacts, recorded: Mapping[int, range], spec: AttemptSpec) -> tuple[int, int]:
     """Steps recorded beyond the checkpoint that an attempt was told to go on from, and how many it replayed."""
     resume = run_store.manifest(spec.resume).next_step if spec.resume else 0
-    earlier = [number for number in facts.attempts_of(spec.revision) if number < spec.attempt]
-    recorded_end = max((step_range(run_store, number).stop for number in earlier), default=0)
-    own = step_range(run_store, spec.attempt)
+    earlier = [recorded[number].stop for number in facts.attempts_of(spec.revision) if number < spec.attempt]
+    recorded_end = max(earlier, default=0)
+    own = recorded[spec.attempt]
     return max(recorded_end - resume, 0), len(range(own.start, min(own.stop, recorded_end)))

@@ -1,15 +1,17 @@
 """What every report starts from: the run, its revisions, its attempts and the lineage that head stands for."""
 
 import bisect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 from orchestrator.contract.attempt import AttemptSpec
-from orchestrator.contract.event import Event, Launch, SetState
+from orchestrator.contract.event import Event, Launch
 from orchestrator.contract.manifest import Head, Manifest
 from orchestrator.contract.run import Revision, Run
+from orchestrator.reports.state import StateChange, states
+from orchestrator.store.objects import NotFound
 from orchestrator.store.run_store import RunStore
 
 
@@ -31,7 +33,7 @@ class RunFacts:
     head: Head
     revisions: Mapping[int, Revision]
     specs: Mapping[int, AttemptSpec]
-    """By attempt, in order."""
+    """By attempt, in order. An attempt that was fenced before it was begun has none."""
     lineage: tuple[Manifest, ...]
     """Reachable from head, oldest first."""
     events: tuple[Event, ...]
@@ -66,16 +68,25 @@ class RunFacts:
         """The first word that all processes of an attempt had ended, by attempt."""
         return {event.attempt: event for event in reversed(self.events) if event.kind == "ended"}
 
+    @cached_property
+    def changes(self) -> tuple[StateChange, ...]:
+        """Every state that the run was in, oldest first."""
+        return tuple(states(self.run.submitted_at, self.events))
+
     @property
-    def completed_at(self) -> float | None:
-        """When the run was declared complete; None while it is not."""
-        times = [
-            event.at for event in self.events if isinstance(event.action, SetState) and event.action.state == "complete"
-        ]
-        return times[0] if times else None
+    def over_at(self) -> float | None:
+        """When the run was complete or stopped; None when it goes on."""
+        last = self.changes[-1]
+        return last.at if last.state in ("complete", "stopped") else None
 
     def placement_of(self, attempt: int) -> str:
-        return self.specs[attempt].placement.name
+        """Name of the placement that an attempt was launched on."""
+        spec = self.specs.get(attempt)
+        if spec is not None:
+            return spec.placement.name
+        launch = self.launches[attempt].action
+        assert isinstance(launch, Launch)
+        return launch.placement.name
 
 
 def read_facts(run_store: RunStore) -> RunFacts:
@@ -90,7 +101,15 @@ def read_facts(run_store: RunStore) -> RunFacts:
         run=run_store.run(),
         head=head,
         revisions={revision.number: revision for revision in run_store.revisions()},
-        specs={number: run_store.attempt(number) for number in sorted(run_store.attempt_numbers())},
+        specs=dict(_specs(run_store)),
         lineage=tuple(reversed(run_store.lineage(head.manifest))),
         events=tuple(run_store.events()),
     )
+
+
+def _specs(run_store: RunStore) -> Iterator[tuple[int, AttemptSpec]]:
+    for number in sorted(run_store.attempt_numbers()):
+        try:
+            yield number, run_store.attempt(number)
+        except NotFound:
+            continue

@@ -32,10 +32,9 @@ lasts until the last one leaves it.
 from typing import ClassVar
 
 from orchestrator.contract.base import Document, Part
-from orchestrator.reports.bookings import Bookings, in_states
+from orchestrator.reports.bookings import Bookings
 from orchestrator.reports.checkpoints import read_manifests
 from orchestrator.reports.facts import RunFacts, read_facts
-from orchestrator.reports.state import StateChange, states
 from orchestrator.reports.steps import StepTimes
 from orchestrator.reports.timeline import NANOSECONDS, Interval, Layer, allocate, hundredths, interval
 from orchestrator.store.run_store import RunStore
@@ -98,11 +97,10 @@ def goodput(run_store: RunStore, *, now: float | None, times: StepTimes | None =
     caller that asks again and again passes the same ``times``, and only new ledger segments are read.
     """
     facts = read_facts(run_store)
-    changes = states(facts.run.submitted_at, facts.events)
-    window = _window(facts, changes, now)
+    window = _window(facts, now)
     end = window.end / NANOSECONDS
     bookings = Bookings(run_store=run_store, facts=facts, times=times or StepTimes(run_store), end=end)
-    totals = allocate(window, _layers(bookings, changes), rest=OTHER)
+    totals = allocate(window, _layers(bookings), rest=OTHER)
     nanoseconds = [totals.get(name, 0) for name in BUCKETS]
     shares = dict(zip(BUCKETS, hundredths(nanoseconds), strict=True))
     return Goodput(
@@ -125,12 +123,10 @@ def goodput(run_store: RunStore, *, now: float | None, times: StepTimes | None =
     )
 
 
-def _window(facts: RunFacts, changes: list[StateChange], now: float | None) -> Interval:
+def _window(facts: RunFacts, now: float | None) -> Interval:
     start = facts.run.submitted_at
-    if facts.completed_at is not None:
-        end = facts.completed_at
-    elif changes[-1].state == "stopped":
-        end = changes[-1].at
+    if facts.over_at is not None:
+        end = facts.over_at
     elif now is not None:
         end = now
     else:
@@ -138,9 +134,8 @@ def _window(facts: RunFacts, changes: list[StateChange], now: float | None) -> I
     return interval(start, max(start, end))
 
 
-def _layers(bookings: Bookings, changes: list[StateChange]) -> list[Layer]:
+def _layers(bookings: Bookings) -> list[Layer]:
     """Bookings by bucket, the strongest first. Of phases the earlier one is stronger: the slowest process decides."""
-    recovery = frozenset({"draining", "killing", "relaunching"})
     layers = [
         ("DATA_LOADING_SYNC", bookings.steps.data),
         (PRODUCTIVE, bookings.steps.productive),
@@ -158,9 +153,9 @@ def _layers(bookings: Bookings, changes: list[StateChange]) -> list[Layer]:
         ("INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION", bookings.stops()),
         ("TRAINING_PREP", bookings.launch(first=True)),
         ("INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION", bookings.launch(first=False)),
-        ("HELD", in_states(changes, frozenset({"held"}), end=bookings.end)),
-        ("PAUSED", in_states(changes, frozenset({"paused", "stopped"}), end=bookings.end)),
-        ("WAITING", in_states(changes, frozenset({"waiting"}), end=bookings.end)),
-        ("INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION", in_states(changes, recovery, end=bookings.end)),
+        ("HELD", bookings.in_states("held")),
+        ("PAUSED", bookings.in_states("paused", "stopped", "complete")),
+        ("WAITING", bookings.in_states("waiting")),
+        ("INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION", bookings.in_states("draining", "killing", "relaunching")),
     ]
     return [Layer(bucket, list(intervals)) for bucket, intervals in layers]

@@ -8,11 +8,9 @@ from orchestrator.contract.base import Document
 from orchestrator.contract.ledger import Record, float_of
 from orchestrator.reports.facts import RunFacts, read_facts
 from orchestrator.reports.goodput import goodput
-from orchestrator.reports.state import State, states
+from orchestrator.reports.state import State
 from orchestrator.reports.steps import StepTimes
 from orchestrator.store.run_store import RunStore
-
-LIVE: tuple[State, ...] = ("running", "draining", "killing")
 
 
 class Status(Document):
@@ -33,9 +31,11 @@ class Status(Document):
     committed_step: int
     last_step: int
     placement: str | None
-    """None: nothing was launched yet."""
+    """Of the newest attempt; None: nothing was launched yet."""
     attempt: int
-    """0: nothing was launched yet."""
+    """The newest; 0: nothing was launched yet."""
+    live: bool
+    """It has not ended."""
     phase: str | None
     """Of the process that is furthest behind; None when no attempt is live."""
     loss: float | None
@@ -51,16 +51,14 @@ class Status(Document):
 def status(run_store: RunStore, *, now: float, times: StepTimes | None = None) -> Status:
     """A run as it is at ``now``, in seconds since the epoch; ``times`` as for ``goodput``."""
     facts = read_facts(run_store)
-    last = states(facts.run.submitted_at, facts.events)[-1]
-    live = last.state in LIVE
-    progress = list(run_store.progress(last.attempt).values()) if live else []
+    last = facts.changes[-1]
+    progress = list(run_store.progress(last.attempt).values()) if last.live else []
     committed = facts.head.next_step or 0
     next_step = max([committed, *(entry.step + 1 for entry in progress if entry.step is not None)])
     recipe = run_store.recipe(facts.revisions[facts.head.revision].recipe_sha256)
     stage = recipe.stage_at(next_step)
     newest = _newest_record(run_store, facts)
     pace = _step_seconds(progress)
-    spec = facts.specs.get(last.attempt)
     return Status(
         run=run_store.name,
         state=last.state,
@@ -70,13 +68,14 @@ def status(run_store: RunStore, *, now: float, times: StepTimes | None = None) -
         next_step=next_step,
         committed_step=committed,
         last_step=recipe.last_step,
-        placement=spec.placement.name if spec else None,
+        placement=facts.placement_of(last.attempt) if last.attempt else None,
         attempt=last.attempt,
+        live=last.live,
         phase=_phase(progress),
         loss=_finite(float_of(newest.total)) if newest else None,
         step_seconds=pace,
         goodput_percent=goodput(run_store, now=now, times=times).goodput_percent,
-        eta_seconds=pace * (recipe.last_step - next_step) if live and pace is not None else None,
+        eta_seconds=pace * (recipe.last_step - next_step) if last.live and pace is not None else None,
         at=now,
     )
 

@@ -5,6 +5,7 @@ higher layer has the moment; what nobody claims goes to the rest. No bucket can 
 the window by construction.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,9 @@ class Layer:
 
 
 def nanoseconds(seconds: float) -> int:
-    return round(seconds * NANOSECONDS)
+    """Whole seconds apart from their fraction: the product of a time since the epoch would lose its last digits."""
+    whole = math.floor(seconds)
+    return whole * NANOSECONDS + round((seconds - whole) * NANOSECONDS)
 
 
 def interval(start: float, end: float) -> Interval:

@@ -7,13 +7,10 @@ every attempt and checkpoint carries the recipe hash of its revision. Records be
 but they are witnesses like all others.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from orchestrator.contract.attempt import AttemptSpec
 from orchestrator.contract.base import Document, Part
-from orchestrator.contract.recipe import Recipe
 from orchestrator.contract.run import Revision
 from orchestrator.reports.checkpoints import (
     Checkpoint,
@@ -27,6 +24,7 @@ from orchestrator.reports.facts import RunFacts, read_facts
 from orchestrator.reports.moves import Move, moves_of
 from orchestrator.reports.steps import by_step, frozen_segments
 from orchestrator.reports.tally import Difference, Tally
+from orchestrator.reports.tokens import TokenCheck
 from orchestrator.reports.verdict import Findings, Verdict
 from orchestrator.store.run_store import RunStore
 
@@ -83,7 +81,7 @@ class Verification(Document):
     replayed_steps: int
     """Steps that were computed more than once."""
     comparisons: int
-    """Records that repeat an earlier one; each was compared once."""
+    """Pairs of records of one step that were compared."""
     steps_differing: int
     """Replayed steps at which a record is not what it must be."""
     max_abs_delta_loss: float | None
@@ -103,16 +101,6 @@ class Verification(Document):
     """Steps whose token checksum was computed again from the token files."""
     tokens_differing: tuple[int, ...]
     """Of these, steps whose records have another one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenCheck:
-    """How to compute a step's token checksum again from the recipe and the token files."""
-
-    checksum_of: Callable[[Recipe, int], str]
-    """The two words of step s, as the ledger has them."""
-    every: int = 1000
-    """Besides the first and last step of each attempt, each step that is a multiple of this."""
 
 
 def verify(run_store: RunStore, *, tokens: TokenCheck | None = None) -> Verification:

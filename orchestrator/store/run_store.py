@@ -59,6 +59,12 @@ class RunStore:
         self.objects.create(self._name(f"recipes/{revision.recipe_sha256}.json"), recipe_bytes)
         self._create(f"revisions/{revision.number:04d}.json", revision)
 
+    def create_recipe(self, recipe_bytes: bytes) -> str:
+        """For a revision that is to be asked for; returns its hash."""
+        sha256 = sha256_of(recipe_bytes)
+        self.objects.create(self._name(f"recipes/{sha256}.json"), recipe_bytes)
+        return sha256
+
     def revisions(self) -> list[Revision]:
         return self._all("revisions/", Revision)
 
@@ -303,6 +309,17 @@ class RunStore:
         if not re.fullmatch(r"checkpoints/\d{12}-a\d{4}", folder):
             raise ValueError(f"{folder!r} is not a checkpoint's folder")
         self.objects.delete(self._name(folder))
+
+    # ---- certificates
+    def create_certificate(self, manifest: str, certificate: Document) -> None:
+        """Of the run as it is complete with this manifest; the first one stays."""
+        try:
+            self._create(f"certificates/{manifest}.json", certificate)
+        except AlreadyExists:
+            return
+
+    def has_certificate(self, manifest: str) -> bool:
+        return f"{manifest}.json" in self.objects.children(self._name("certificates/"))
 
     # ---- names
     def _name(self, name: str) -> str:

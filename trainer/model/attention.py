@@ -1,18 +1,18 @@
 """Grouped-query attention with QK-norm, and the ways to compute its core.
 
-A *core* maps queries [batch, length, kv_heads, group, head_dim] and keys and values [batch, length, kv_heads,
-head_dim] to [batch, length, kv_heads, group, head_dim]. ``dense`` builds all scores at once; ``chunked`` takes a block
+A *core* maps queries [batch, length, kv_heads, group, head_dim], keys and values [batch, length, kv_heads, head_dim]
+and the kind of the layer (bool scalar: global or sliding) to [batch, length, kv_heads, group, head_dim]. ``dense`` builds all scores at once; ``chunked`` takes a block
 of queries at a time and, in a sliding layer, only the keys that the block can see. They differ in the order of sums,
 so they are different leaf plans with different bits. ``library`` exists to show what happens without our rules: its
 softmax divides by a broadcast value, and its bits depend on the number of devices.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array, lax
 
@@ -21,7 +21,7 @@ from trainer.model.layers import RMSNorm, parameter, project
 from trainer.model.rope import rotary_angles, rotate
 
 Variant = Literal["dense", "chunked", "library"]
-Core = Callable[[Array, Array, Array], Array]
+Core = Callable[[Array, Array, Array, Array], Array]
 
 MASKED = -1e30
 """Score of a pair that may not attend; finite, so that no difference of infinities can arise."""
@@ -33,11 +33,10 @@ def softmax(scores: Array) -> Array:
     return weights * (1.0 / jnp.sum(weights, axis=-1))[..., None]
 
 
-def visible(queries: Array | np.ndarray, keys: Array | np.ndarray, *, window: int | None) -> Array:
+def visible(queries: Array, keys: Array, *, window: Array | int) -> Array:
     """Which key positions each query position sees, [queries, keys]: itself and before, ``window`` of them in all."""
     distance = queries[:, None] - keys[None, :]
-    causal = distance >= 0
-    return jnp.asarray(causal if window is None else causal & (distance < window))
+    return (distance >= 0) & (distance < window)
 
 
 def _attend(query: Array, key: Array, value: Array, mask: Array) -> Array:
@@ -47,72 +46,85 @@ def _attend(query: Array, key: Array, value: Array, mask: Array) -> Array:
     return jnp.einsum("bkgts,bskh->btkgh", weights, value, preferred_element_type=value.dtype)
 
 
-def dense(query: Array, key: Array, value: Array, *, window: int | None) -> Array:
-    """All scores at once: memory grows with length squared."""
-    positions = np.arange(query.shape[1])
+def dense(query: Array, key: Array, value: Array, *, window: Array | int) -> Array:
+    """All scores at once: memory grows with length squared. ``window`` may be traced."""
+    positions = jnp.arange(query.shape[1])
     return _attend(query, key, value, visible(positions, positions, window=window))
 
 
-def chunked(query: Array, key: Array, value: Array, *, window: int | None, chunk: int) -> Array:
+def chunked(query: Array, key: Array, value: Array, *, window: int, chunk: int) -> Array:
     """``chunk`` queries at a time; the scores of a block are recomputed in the backward pass."""
     length = query.shape[1]
-    span = length if window is None else min(length, chunk + window - 1)
+    span = min(length, chunk + window - 1)
 
     @jax.checkpoint
     def block(index: Array) -> Array:
         first = index * chunk
         start = jnp.clip(first + chunk - span, 0, length - span)
-        mask = visible(first + jnp.arange(chunk), start + jnp.arange(span), window=window)
         return _attend(
             lax.dynamic_slice_in_dim(query, first, chunk, axis=1),
             lax.dynamic_slice_in_dim(key, start, span, axis=1),
             lax.dynamic_slice_in_dim(value, start, span, axis=1),
-            mask,
+            visible(first + jnp.arange(chunk), start + jnp.arange(span), window=window),
         )
 
     blocks = lax.map(block, jnp.arange(length // chunk))
     return jnp.moveaxis(blocks, 0, 1).reshape(query.shape)
 
 
-def library(query: Array, key: Array, value: Array, *, window: int | None) -> Array:
+def library(query: Array, key: Array, value: Array, *, window: int) -> Array:
     """JAX's own attention: a negative control, never a leaf plan."""
     flat = query.reshape(*query.shape[:2], -1, query.shape[-1])
-    limits = None if window is None else (window - 1, 0)
-    out = jax.nn.dot_product_attention(flat, key, value, is_causal=True, local_window_size=limits)
+    out = jax.nn.dot_product_attention(flat, key, value, is_causal=True, local_window_size=(window - 1, 0))
     return out.reshape(query.shape)
 
 
-def core(variant: Variant, *, window: int | None, chunk: int) -> Core:
-    """The core of that name for one kind of layer; ``window`` None attends to everything before."""
+def core(variant: Variant, *, sliding_window: int, length: int, chunk: int) -> Core:
+    """The core of that name for both kinds of layer, so that all layers can be one body of a loop.
+
+    ``dense`` takes the window as a value; the others depend on it in their shapes and branch.
+    """
     if variant == "dense":
-        return lambda query, key, value: dense(query, key, value, window=window)
-    if variant == "chunked":
-        return lambda query, key, value: chunked(query, key, value, window=window, chunk=chunk)
-    return lambda query, key, value: library(query, key, value, window=window)
+
+        def either(query: Array, key: Array, value: Array, is_global: Array) -> Array:
+            return dense(query, key, value, window=jnp.where(is_global, length, sliding_window))
+
+        return either
+
+    def of_window(window: int) -> Callable[[Array, Array, Array], Array]:
+        if variant == "chunked":
+            return functools.partial(chunked, window=window, chunk=chunk)
+        return functools.partial(library, window=window)
+
+    def branch(query: Array, key: Array, value: Array, is_global: Array) -> Array:
+        chosen = lax.cond(is_global, of_window(length), of_window(sliding_window), query, key, value)
+        return jnp.asarray(chosen)
+
+    return branch
 
 
 class Attention(nnx.Module):
-    """x: [batch, length, d_model]; queries and keys are normed over all their heads before they are turned."""
+    """x: [batch, length, d_model]; queries and keys are normed over all their heads before they are turned.
+
+    ``query_key_value`` holds the three matrices side by side.
+    """
 
     def __init__(self, model: Model) -> None:
         self.model = model
         queries, keys = model.n_heads * model.head_dim, model.n_kv_heads * model.head_dim
-        self.query = parameter((model.d_model, queries), cut=-2)
-        self.key = parameter((model.d_model, keys), cut=-2)
-        self.value = parameter((model.d_model, keys), cut=-2)
+        self.query_key_value = parameter((model.d_model, queries + 2 * keys), cut=-2)
         self.output = parameter((model.d_model, queries), cut=-2)
         self.query_norm = RMSNorm(queries, eps=model.norm_eps)
         self.key_norm = RMSNorm(keys, eps=model.norm_eps)
 
-    def __call__(self, x: Array, *, attend: Core) -> Array:
+    def __call__(self, x: Array, is_global: Array, *, attend: Core) -> Array:
         model, (batch, length, _) = self.model, x.shape
-        query = self.query_norm(project("bsd,dn->bsn", x, self.query[...], x.dtype))
-        key = self.key_norm(project("bsd,dn->bsn", x, self.key[...], x.dtype))
-        value = project("bsd,dn->bsn", x, self.value[...], x.dtype)
+        queries, keys = model.n_heads * model.head_dim, model.n_kv_heads * model.head_dim
+        joined = project("bsd,dn->bsn", x, self.query_key_value[...], x.dtype)
+        query, key, value = jnp.split(joined, [queries, queries + keys], axis=-1)
         angles = rotary_angles(length, model.head_dim, theta=model.rope_theta)
-        query = rotate(query.reshape(batch, length, model.n_heads, model.head_dim), *angles)
-        key = rotate(key.reshape(batch, length, model.n_kv_heads, model.head_dim), *angles)
-        value = value.reshape(key.shape)
+        query = rotate(self.query_norm(query).reshape(batch, length, model.n_heads, model.head_dim), *angles)
+        key = rotate(self.key_norm(key).reshape(batch, length, model.n_kv_heads, model.head_dim), *angles)
         grouped = query.reshape(batch, length, model.n_kv_heads, -1, model.head_dim)
-        mixed = attend(grouped, key, value).reshape(batch, length, -1)
+        mixed = attend(grouped, key, value.reshape(key.shape), is_global).reshape(batch, length, -1)
         return project("bsn,dn->bsd", mixed, self.output[...], x.dtype)

@@ -25,29 +25,29 @@ def blocks_of(length: int) -> int:
 def draw(weight: Weight, index: tuple[slice, ...], *, path: str, seed: int, std: float) -> NDArray[np.float32]:
     """The part ``index`` of one initial parameter: ones, or normal with ``std`` cut off at three of it.
 
-    ``index`` must take whole blocks along the cut axis, as a shard of P ≤ ``blocks_of`` devices does.
+    Matrices are the last two axes. ``index`` must take whole blocks along the cut axis, as a shard of
+    P ≤ ``blocks_of`` devices does, and everything along the other.
     """
     ranges = [range(*part.indices(length)) for part, length in zip(index, weight.shape, strict=True)]
     out = np.ones([len(part) for part in ranges], np.float32)
     if weight.init == "ones":
         return out
-    cut = weight.cut % len(weight.shape)
     size = weight.cut_length // blocks_of(weight.cut_length)
-    wanted = ranges[cut]
+    wanted = ranges[weight.cut]
     if wanted.start % size or wanted.stop % size:
-        raise ValueError(f"{path}: cannot draw part {wanted} of axis {cut}; blocks have {size} entries")
-    drawn_axes = (*range(len(weight.shape) - 2, cut), *range(cut + 1, len(weight.shape)))
-    others = tuple(weight.shape[axis] for axis in drawn_axes)
-    for place in itertools.product(*ranges[:-2], range(wanted.start // size, wanted.stop // size)):
-        *layer, block = place
-        values = _truncated_normal(_generator(seed, path, layer, block), (size, *others)) * std
-        first = block * size - wanted.start
-        target = out[tuple(n - part.start for n, part in zip(layer, ranges, strict=False))]
-        np.moveaxis(target, cut - len(layer), 0)[first : first + size] = values
+        raise ValueError(f"{path}: cannot draw {wanted} of the cut axis; its blocks have {size} entries")
+    other = weight.shape[-1 if weight.cut == -2 else -2]
+    cut_first = np.moveaxis(out, weight.cut, -2)
+    for layer in itertools.product(*ranges[:-2]):
+        matrix = cut_first[tuple(n - part.start for n, part in zip(layer, ranges, strict=False))]
+        for block in range(wanted.start // size, wanted.stop // size):
+            first = block * size - wanted.start
+            values = _truncated_normal(_generator(seed, path, layer, block), (size, other))
+            matrix[first : first + size] = values * std
     return out
 
 
-def _generator(seed: int, path: str, layer: list[int], block: int) -> np.random.Generator:
+def _generator(seed: int, path: str, layer: tuple[int, ...], block: int) -> np.random.Generator:
     digest = hashlib.sha256(f"{seed}:{path}:{layer}:{block}".encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 

@@ -88,16 +88,14 @@ class RMSNorm(nnx.Module):
 
 
 class SwiGLU(nnx.Module):
-    """down(silu(gate(x)) · up(x)); x: [batch, length, d_model]."""
+    """down(silu(gate(x)) · up(x)); x: [batch, length, d_model]. ``gate_up`` holds both matrices side by side."""
 
     def __init__(self, d_model: int, d_ff: int) -> None:
-        self.gate = parameter((d_model, d_ff), cut=-2)
-        self.up = parameter((d_model, d_ff), cut=-2)
+        self.gate_up = parameter((d_model, 2 * d_ff), cut=-2)
         self.down = parameter((d_model, d_ff), cut=-2)
 
     def __call__(self, x: Array) -> Array:
-        gate = project("bsd,df->bsf", x, self.gate[...], x.dtype)
-        up = project("bsd,df->bsf", x, self.up[...], x.dtype)
+        gate, up = jnp.split(project("bsd,df->bsf", x, self.gate_up[...], x.dtype), 2, axis=-1)
         return project("bsf,df->bsd", jax.nn.silu(gate) * up, self.down[...], x.dtype)
 
 

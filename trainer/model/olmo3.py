@@ -1,8 +1,8 @@
 """Olmo 3: reordered norms, QK-norm, SwiGLU, and a global layer after every few sliding ones.
 
 The weights of all layers are stacked, [n_layers, …] in the order of the layers, and the program scans over them, so
-that its size does not grow with depth: an outer scan over blocks of ``global_every`` layers, in it a scan over the
-sliding ones, then the global one. Weights arrive through ``gather``, a layer at a time, right where they are used.
+that its size does not grow with depth; whether a layer is global is a value of the scan, so that both kinds share one
+body. Weights arrive through ``gather``, a layer at a time, right where they are used.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from flax import nnx
 from jax import Array, lax
 
 from orchestrator.contract.recipe import Model
-from trainer.model import attention
+from trainer.model.attention import Attention, Core, Variant, core
 from trainer.model.layers import Embedding, Head, RMSNorm, SwiGLU, Weight, metadata_of
 
 Tree = Any
@@ -28,13 +28,13 @@ class Block(nnx.Module):
     """h = x + norm(attention(x)); y = h + norm(mlp(h)); x: [batch, length, d_model]."""
 
     def __init__(self, model: Model) -> None:
-        self.attention = attention.Attention(model)
+        self.attention = Attention(model)
         self.attention_norm = RMSNorm(model.d_model, eps=model.norm_eps)
         self.mlp = SwiGLU(model.d_model, model.d_ff)
         self.mlp_norm = RMSNorm(model.d_model, eps=model.norm_eps)
 
-    def __call__(self, x: Array, *, attend: attention.Core) -> Array:
-        x = x + self.attention_norm(self.attention(x, attend=attend))
+    def __call__(self, x: Array, is_global: Array, *, attend: Core) -> Array:
+        x = x + self.attention_norm(self.attention(x, is_global, attend=attend))
         return x + self.mlp_norm(self.mlp(x))
 
 
@@ -89,7 +89,7 @@ def _nested(flat: dict[tuple[Any, ...], Weight]) -> Tree:
 class LeafArithmetic:
     """How a leaf computes the model: what of a leaf plan the model itself sees."""
 
-    attention: attention.Variant = "dense"
+    attention: Variant = "dense"
     attention_chunk: int = 0
     """Queries a block of ``chunked`` attention; divides the sequence length."""
     remat: bool = True
@@ -109,28 +109,23 @@ def logits(bones: Skeleton, params: Tree, tokens: Array, *, gather: Gather, arit
 
 
 def _layers(bones: Skeleton, stacked: Tree, x: Array, *, gather: Gather, arithmetic: LeafArithmetic) -> Array:
-    model, cycle = bones.model, bones.model.global_every
+    model = bones.model
+    attend = core(
+        arithmetic.attention,
+        sliding_window=model.sliding_window,
+        length=x.shape[1],
+        chunk=arithmetic.attention_chunk,
+    )
 
-    def layer(window: int | None) -> Callable[[Array, Tree], Array]:
-        attend = attention.core(arithmetic.attention, window=window, chunk=arithmetic.attention_chunk)
+    def layer(x: Array, stored: tuple[Tree, Array]) -> tuple[Array, None]:
+        shards, is_global = stored
+        whole = gather(shards, bones.weights["layers"])
+        return nnx.merge(bones.block, whole)(x, is_global, attend=attend), None
 
-        def apply(x: Array, stored: Tree) -> Array:
-            whole = gather(stored, bones.weights["layers"])
-            return jnp.asarray(nnx.merge(bones.block, whole)(x, attend=attend))
-
-        # inside a scan the loop itself keeps the recomputation from being merged with the first computation
-        return jax.checkpoint(apply, prevent_cse=False) if arithmetic.remat else apply
-
-    sliding, global_ = layer(model.sliding_window), layer(None)
-
-    def cycle_of_layers(x: Array, stored: Tree) -> tuple[Array, None]:
-        if cycle > 1:
-            first = jax.tree.map(lambda w: w[: cycle - 1], stored)
-            x, _ = lax.scan(lambda x, w: (sliding(x, w), None), x, first)
-        return global_(x, jax.tree.map(lambda w: w[cycle - 1], stored)), None
-
-    cycles = jax.tree.map(lambda w: w.reshape(-1, cycle, *w.shape[1:]), stacked)
-    return lax.scan(cycle_of_layers, x, cycles)[0]
+    # inside a scan the loop itself keeps the recomputation from being merged with the first computation
+    body = jax.checkpoint(layer, prevent_cse=False) if arithmetic.remat else layer
+    is_global = (jnp.arange(model.n_layers) + 1) % model.global_every == 0
+    return lax.scan(body, x, (stacked, is_global))[0]
 
 
 def losses(logits: Array, tokens: Array, *, z_loss: float) -> tuple[Array, Array]:

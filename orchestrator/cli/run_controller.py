@@ -1,0 +1,176 @@
+"""``everstep controller``: the controller of a run, put together, in this terminal."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.backends.local.prover import LocalProver
+from orchestrator.cli.controllers import how_to_start, leader_of, leading
+from orchestrator.cli.errors import INTERRUPTED
+from orchestrator.cli.identity import person
+from orchestrator.cli.options import run_argument, store_option
+from orchestrator.cli.output import note
+from orchestrator.cli.stores import open_run, open_store
+from orchestrator.contract.base import ContractError
+from orchestrator.contract.run import Run
+from orchestrator.controller.clock import SystemClock
+from orchestrator.controller.effects import Effects
+from orchestrator.controller.loop import Controller
+from orchestrator.controller.observe import Observer
+from orchestrator.controller.sweep import Sweeper
+from orchestrator.store.objects import StoreError
+from orchestrator.store.run_store import RunStore
+
+Say = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def wired(store: RunStore, *, clock: SystemClock, say: Say = lambda line: None) -> Iterator[Controller]:
+    """A controller for a run on its local fleet; what it started to read checkpoints back ends with it.
+
+    Raises:
+        ContractError: the fleet's description is missing or wrong.
+    """
+    run = store.run()
+    backend = LocalBackend(fleet=Path(run.fleet), store_address=store.objects.address, run=run.name)
+    observer = Observer(store, backend, clock)
+    prover = LocalProver(
+        command=run.scrub,
+        store_address=store.objects.address,
+        run=run.name,
+        log=Path(run.fleet) / "controllers" / f"{run.name}-scrub.log",
+        monotonic=clock.monotonic,
+    )
+    effects = Effects(
+        run=run,
+        store=store,
+        backend=backend,
+        prover=prover,
+        certify=lambda complete: certify(complete, say=say),
+        clock=clock,
+    )
+    name = f"{person()}:{os.getpid()}"
+    try:
+        yield Controller(
+            name=name, store=store, observer=observer, effects=effects, sweeper=Sweeper(store), clock=clock
+        )
+    finally:
+        prover.close()
+
+
+def certify(store: RunStore, *, say: Say) -> None:
+    """Write the certificate of a complete run, once for each final checkpoint."""
+    from orchestrator.reports.certificate import certificate
+    from orchestrator.reports.tokens import TokenCheck, TokenFiles
+
+    head = store.head().value
+    assert head.manifest is not None, "a complete run has a checkpoint"
+    if store.has_certificate(head.manifest):
+        return
+    files = TokenFiles(Path(store.run().data_root))
+    try:
+        found = certificate(store, tokens=TokenCheck(checksum_of=files.checksum_of))
+    except ContractError as error:
+        say(f"the certificate was not written: {error}; then: everstep certificate {store.name}")
+        return
+    store.create_certificate(head.manifest, found)
+    say(found.statement)
+
+
+class Commentary(SystemClock):
+    """The machine's clocks; before each wait it says what the controller recorded since the last one."""
+
+    def __init__(self, store: RunStore, *, say: Say) -> None:
+        super().__init__()
+        self._store = store
+        self._say = say
+        self._said = 0
+        self._reason = ""
+        self.controller: Controller | None = None
+        self.ended_by: int | None = None
+        """The signal that ended it."""
+
+    def wait(self, seconds: float) -> bool:
+        self.comment()
+        return super().wait(seconds)
+
+    def comment(self) -> None:
+        """New events, and a new reason to wait."""
+        if self.controller is None:
+            return
+        if self.controller.history.last_number > self._said:
+            try:
+                events = self._store.events(after=self._said)
+            except StoreError:
+                return  # the controller itself says that it cannot see
+            for event in events:
+                self._say(event.message)
+                self._said = event.number
+        waiting = self.controller.waiting
+        if waiting is not None and waiting.key != self._reason:
+            self._say(f"now: {waiting.reason}")
+            self._reason = waiting.key
+
+    def end(self, number: int, frame: FrameType | None) -> None:
+        """A signal's handler."""
+        self.ended_by = number
+        self.stop()
+
+
+@click.command()
+@run_argument
+@store_option
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.01),
+    default=0.2,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks when there is nothing to do.",
+)
+@click.pass_context
+def controller(ctx: click.Context, run: str, store: str | None, every: float) -> None:
+    """Lead a run in this terminal until it is complete or stopped.
+
+    Ctrl-C or SIGTERM end the controller, not the run: trainers go on, and the next controller adopts them. Two
+    controllers of one run are safe.
+
+    \b
+    Example:
+      everstep controller demo --store ./store
+
+    Exit codes: 0 complete, stopped, or ended by SIGTERM; 130 ended by Ctrl-C.
+    """
+    run_store = open_run(open_store(store), run)
+    document = run_store.run()
+    other = leader_of(document)
+    if other is not None:
+        note(f"process {other} leads run {run} too; that is safe, and one is enough")
+    clock = Commentary(run_store, say=_say)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, clock.end)
+    with leading(document), wired(run_store, clock=clock, say=_say) as led:
+        clock.controller = led
+        _say(f"leading run {run} in {run_store.address}")
+        led.run(every=every)
+        clock.comment()
+    ctx.exit(_farewell(document, clock, led, run_store.objects.address))
+
+
+def _farewell(run: Run, clock: Commentary, led: Controller, address: str) -> int:
+    if clock.ended_by is None:
+        _say(f"run {run.name} is {led.history.state}; it needs no controller any more")
+        return 0
+    _say(f"stopped; run {run.name} goes on without a controller. Start one: {how_to_start(run.name, address)}")
+    return INTERRUPTED if clock.ended_by == signal.SIGINT else 0
+
+
+def _say(line: str) -> None:
+    click.echo(f"{datetime.now().astimezone():%H:%M:%S}  {line}")

@@ -1,0 +1,99 @@
+"""``run.yaml``: a run as a person describes it, and what it names, found."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from orchestrator.cli.yaml_files import checked, read_yaml
+from orchestrator.contract.base import Document
+from orchestrator.contract.recipe import Name, Recipe
+from orchestrator.contract.run import Policy
+
+DEFAULT_NAME = "run.yaml"
+FilePath = Annotated[str, Field(min_length=1)]
+
+
+class RunFile(Document):
+    """A run.yaml. Paths are relative to the folder that the file is in."""
+
+    KIND: ClassVar[str] = "run-file"
+
+    name: Name
+    """Of the run; its folder in the store."""
+    store: FilePath
+    """Folder of the object store; made when it is missing."""
+    fleet: FilePath
+    """Folder of a local fleet, with a fleet.yaml in it."""
+    data_root: FilePath
+    """Folder that the recipe's token files are relative to."""
+    recipe: FilePath
+    """The recipe's file."""
+    policy: Policy
+    """What may change later; see ``everstep policy``."""
+    leaf_plans: dict[Name, dict[str, Any]] = Field(default_factory=dict)
+    """The trainer's settings for a leaf, by generation; a generation that is not named has none."""
+    trainer: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """The trainer's command; without it, Everstep's own trainer with this Python."""
+    scrub: tuple[str, ...] | None = None
+    """The command that reads a checkpoint back; without it, Everstep's own with this Python; []: none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDescription:
+    """A run.yaml with everything in it resolved."""
+
+    where: Path
+    """The file itself."""
+    file: RunFile
+    recipe: Recipe
+    """As written: token files may have no hash and length yet."""
+    name: str
+    store: str
+    fleet: Path
+    data_root: Path
+    recipe_path: Path
+    trainer: tuple[str, ...]
+    scrub: tuple[str, ...]
+
+    @property
+    def policy(self) -> Policy:
+        return self.file.policy
+
+
+def read_run(path: Path, *, name: str | None = None, store: str | None = None) -> RunDescription:
+    """Read run.yaml and the recipe that it names; ``name`` and ``store`` replace what it says.
+
+    Raises:
+        BadInput: a file or a field is wrong; one line.
+    """
+    where = path / DEFAULT_NAME if path.is_dir() else path
+    file = read_yaml(where, RunFile)
+    if name is not None:
+        file = _named(file, name)
+    folder = where.absolute().parent
+    recipe_path = _below(folder, file.recipe)
+    python = (sys.executable, "-m")
+    return RunDescription(
+        where=where,
+        file=file,
+        recipe=read_yaml(recipe_path, Recipe),
+        name=file.name,
+        store=store or (file.store if "://" in file.store else str(_below(folder, file.store))),
+        fleet=_below(folder, file.fleet),
+        data_root=_below(folder, file.data_root),
+        recipe_path=recipe_path,
+        trainer=file.trainer or (*python, "trainer.train"),
+        scrub=(*python, "trainer.checkpoint.scrub") if file.scrub is None else file.scrub,
+    )
+
+
+def _named(file: RunFile, name: str) -> RunFile:
+    """The same run under another name. Raises BadInput: no name for a run."""
+    return checked({**file.model_dump(mode="json"), "name": name}, RunFile, where="--name")
+
+
+def _below(folder: Path, given: str) -> Path:
+    return folder / Path(given).expanduser()

@@ -1,0 +1,108 @@
+"""Token files at submit: their length, their hash, and that every id is in the vocabulary."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from orchestrator.cli.errors import BadInput
+from orchestrator.contract.recipe import Recipe, Stage, TokenFile
+from orchestrator.order.global_order import GlobalOrder
+
+BYTES_A_TOKEN = 4
+CHUNK = 8 << 20
+"""Bytes that are read at a time."""
+
+Progress = Callable[[Path, int], None]
+"""(file, bytes just read)."""
+
+
+@dataclass(frozen=True)
+class _Measured:
+    sha256: str
+    tokens: int
+
+
+def resolve(recipe: Recipe, *, data_root: Path, progress: Progress = lambda path, count: None) -> Recipe:
+    """The recipe with hash and length of every token file, each file read once.
+
+    Raises:
+        BadInput: a file is missing, torn, other than the recipe says, too short for a batch, or has an id that the
+            model does not have; names file and remedy.
+    """
+    known: dict[str, _Measured] = {}
+    for file in token_files(recipe):
+        if file.path not in known:
+            known[file.path] = _measure(data_root, file, vocabulary=recipe.model.vocab_size, progress=progress)
+        _compare(data_root / file.path, file, known[file.path])
+    resolved = recipe.model_copy(update={"stages": tuple(_resolved(stage, known) for stage in recipe.stages)})
+    for stage in resolved.stages:
+        try:
+            GlobalOrder(stage)
+        except ValueError as error:
+            raise BadInput(str(error)) from error
+    return resolved
+
+
+def token_files(recipe: Recipe) -> list[TokenFile]:
+    """Of all stages, in order."""
+    return [file for stage in recipe.stages for file in stage.data.files]
+
+
+def total_bytes(recipe: Recipe, *, data_root: Path) -> int:
+    """Of all files that are there."""
+    paths = {data_root / file.path for file in token_files(recipe)}
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def _measure(data_root: Path, file: TokenFile, *, vocabulary: int, progress: Progress) -> _Measured:
+    path = data_root / file.path
+    if Path(file.path).is_absolute() or ".." in Path(file.path).parts:
+        raise BadInput(f"token file {file.path}: must be below data_root; name it relative to {data_root}")
+    try:
+        size = path.stat().st_size
+        if size % BYTES_A_TOKEN or not size:
+            raise BadInput(
+                f"{path}: {size:,} bytes is not a whole number of uint32 tokens; it is torn or has another format: "
+                "write it again as little-endian uint32 without a header"
+            )
+        return _scan(path, vocabulary=vocabulary, progress=progress)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}; correct data_root or the recipe's path") from error
+
+
+def _scan(path: Path, *, vocabulary: int, progress: Progress) -> _Measured:
+    digest, tokens = hashlib.sha256(), 0
+    with path.open("rb") as stream:
+        while block := stream.read(CHUNK):
+            digest.update(block)
+            ids = np.frombuffer(block, "<u4")
+            largest = int(ids.max())
+            if largest >= vocabulary:
+                raise BadInput(
+                    f"{path}: token {tokens + int(ids.argmax()):,} is {largest:,}, but the recipe's vocab_size is "
+                    f"{vocabulary:,}; tokenize again with that vocabulary, or correct model.vocab_size"
+                )
+            tokens += len(ids)
+            progress(path, len(block))
+    return _Measured(digest.hexdigest(), tokens)
+
+
+def _compare(path: Path, file: TokenFile, found: _Measured) -> None:
+    if file.tokens not in (None, found.tokens):
+        raise BadInput(f"{path}: holds {found.tokens:,} tokens, the recipe says {file.tokens:,}; correct one of them")
+    if file.sha256 not in (None, found.sha256):
+        raise BadInput(
+            f"{path}: its SHA-256 is {found.sha256[:12]}…, the recipe says {file.sha256[:12]}…; "
+            "restore the file, or correct the recipe"
+        )
+
+
+def _resolved(stage: Stage, known: dict[str, _Measured]) -> Stage:
+    files = tuple(
+        file.model_copy(update={"sha256": known[file.path].sha256, "tokens": known[file.path].tokens})
+        for file in stage.data.files
+    )
+    return stage.model_copy(update={"data": stage.data.model_copy(update={"files": files})})

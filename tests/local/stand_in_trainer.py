@@ -1,0 +1,23 @@
+"""``python -m tests.local.stand_in_trainer``: the trainer with ``stand_in``'s program, imported as late as the real one."""
+
+from typing import Any
+
+from trainer import train
+from trainer.launch import Launch
+
+
+def load_story() -> train.RunAttempt:
+    from tests.local.stand_in import StandIn
+    from trainer import attempt
+
+    def compile_program(launch: Launch, devices: Any) -> Any:
+        program = StandIn(launch.recipe.model, launch.stage, devices)
+        program.compile()
+        return program
+
+    attempt.compile_program = compile_program
+    return attempt.run_attempt
+
+
+if __name__ == "__main__":
+    train.main(load_story)

@@ -1,0 +1,362 @@
+"""What must hold at every write, at every look and at the end of a simulation, whatever went wrong.
+
+The checks do not trust the planner: they keep a log of their own and compare it with the truth about hosts, trainers
+and state that only the simulation knows.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orchestrator.contract.attempt import AttemptSpec, HostRef, StartOrder
+from orchestrator.contract.event import Amend, Drain, Event, Fence, Launch, SetState
+from orchestrator.contract.manifest import Head, Manifest
+from orchestrator.fleet.observation import HostView
+from tests.simulation.trainers import after_step, bits_of_step, initial_state
+
+if TYPE_CHECKING:
+    from tests.simulation.controllers import SimController
+    from tests.simulation.fleet import Host
+    from tests.simulation.trainers import Gang
+    from tests.simulation.world import World
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass
+class Log:
+    """The event log as an outsider reads it."""
+
+    events: list[Event] = field(default_factory=list)
+    state: str = "running"
+    launches: list[Launch] = field(default_factory=list)
+    open: Launch | None = None
+    """Launched, and neither fenced nor ended."""
+    stop: Drain | Fence | None = None
+    revision: int = 1
+    ended: set[int] = field(default_factory=set)
+    fenced: set[int] = field(default_factory=set)
+    answered: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """By host, since the newest proof or resume."""
+    returns: list[float] = field(default_factory=list)
+    failed_returns: int = 0
+    returning: bool = False
+    """The newest launch carries out a return."""
+
+    @property
+    def attempt(self) -> int:
+        return self.launches[-1].attempt if self.launches else 0
+
+
+class Watch:
+    """Sees every write before anybody else, every list of hosts and every look."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.log = Log()
+        self.head: Head | None = None
+        self._listed: dict[str, dict[HostRef, HostView]] = {}
+        self._not_whole_at: dict[tuple[str, str], float] = {}
+        """When a controller last saw that a placement could not be had: by controller and placement."""
+        self.manifests: dict[str, Manifest] = {}
+        self.requests: dict[str, float] = {}
+        self.deleted: set[str] = set()
+        self._pending_return = False
+
+    # ---- hooks
+    def written(self, actor: str, name: str, before: bytes | None, after: bytes | None) -> None:
+        folder, _, rest = name.removeprefix(f"{self._world.run_name}/").partition("/")
+        if folder == "events" and after is not None:
+            self._event(actor, self._world.document(Event, after), int(rest.removesuffix(".json")))
+        elif folder == "head.json" and after is not None:
+            self._head(actor, self._world.document(Head, after))
+        elif folder == "manifests" and after is not None:
+            manifest = self._world.document(Manifest, after)
+            self.manifests[manifest.name] = manifest
+        elif folder == "checkpoints" and after is None:
+            self._delete(rest)
+        elif folder == "requests":
+            self.requests[rest.removesuffix(".json")] = self._world.timeline.now
+        elif folder == "attempts" and rest.endswith(("/order.json", "/kill.json", "/drain.json")):
+            if rest.endswith("/order.json") and after is not None:
+                self._ordered(self._world.document(StartOrder, after))
+            self._world.ordered()
+
+    def listed(self, controller: str, views: tuple[HostView, ...]) -> None:
+        self._listed[controller] = {view.ref: view for view in views}
+        now = self._world.timeline.now
+        for placement in self._world.scenario.policy.placements:
+            ready = [
+                view
+                for view in views
+                if view.ref.pool == placement.pool and view.condition == "ready" and view.maintenance_at is None
+            ]
+            if len(ready) < placement.hosts:
+                self._not_whole_at[(controller, placement.name)] = now
+        self._not_whole_at.setdefault((controller, ""), now)
+
+    def looked(self, controller: "SimController", looked: str) -> None:
+        wait = controller.controller.waiting
+        if looked in ("waiting", "blind"):
+            self._must(wait is not None and bool(wait.reason), "a wait has a reason")
+        if looked == "waiting":
+            assert wait is not None
+            self._world.say(f"{controller.name} waits: {wait.reason}") if self._world.tracing else None
+
+    def trainer_starts(self, host: "Host", attempt: int) -> None:
+        older = [process.attempt for process in host.trainers if process.attempt <= attempt]
+        self._must(not older, f"a{attempt} starts on {host.ref} while a trainer of a{older[:1]} lives there")
+
+    def initialises(self, spec: AttemptSpec) -> None:
+        head = self.head
+        assert head is not None
+        self._must(head.manifest is None, f"a{spec.attempt} initialises though head has {head.manifest}")
+
+    # ---- events
+    def _event(self, actor: str, event: Event, number: int) -> None:
+        log, world = self.log, self._world
+        world.say(f"event {event.number} by {event.by} [{event.cause}] {event.message}")
+        self._must(number == event.number == len(log.events) + 1, f"event {number} comes after {len(log.events)}")
+        self._must(actor == event.by, f"{actor} writes an event by {event.by}")
+        self._must(bool(event.message) and "\n" not in event.message, "an event is one line")
+        for controller in world.controllers:
+            if controller.name == actor:
+                self._must(not controller.guard.read_failed, "nothing is decided when a read failed")
+        if event.request is not None:
+            self._answer(event)
+        log.events.append(event)
+        self._act(actor, event)
+        self._fact(event)
+
+    def _answer(self, event: Event) -> None:
+        assert event.request is not None
+        self.log.answered[event.request] += 1
+        self._must(self.log.answered[event.request] == 1, f"request {event.request} is answered twice")
+        request = self._world.store.request(event.request)
+        if event.kind != "refused":
+            seen = request.attempt_seen
+            self._must(seen == self.log.attempt, f"{request.kind} against a{seen} is done at a{self.log.attempt}")
+
+    def _act(self, actor: str, event: Event) -> None:
+        log, action = self.log, event.action
+        if isinstance(action, Launch):
+            self._launched(actor, event, action)
+        elif isinstance(action, Drain):
+            self._drained(actor, event, action)
+        elif isinstance(action, Fence):
+            self._must(log.state == "running" or event.request is not None or event.cause == "drain-overdue",
+                       f"a {log.state} run is only watched, but a{action.attempt} is fenced")
+            self._must(log.open is not None and log.open.attempt == action.attempt, "only a live attempt is fenced")
+            self._must(action.then != "hold" or bool(event.cause), "a hold has a reason")
+            log.fenced.add(action.attempt)
+            log.open, log.stop = None, action
+        elif isinstance(action, SetState):
+            self._must(bool(event.cause) and bool(event.message), f"{action.state} has a reason")
+            self._must(action.state != "complete" or self._is_complete(), "complete means committed and proven")
+            log.state = action.state
+            if action.state == "running":
+                log.failures.clear()
+        elif isinstance(action, Amend):
+            self._must(log.open is None, "an amendment waits until the attempt is gone")
+            self._must(action.base in self.manifests, "an amendment goes on from a checkpoint")
+            log.revision, log.stop = action.revision, None
+            log.state = "running" if log.state in ("running", "held", "complete", "paused", "stopped") else log.state
+
+    def _launched(self, actor: str, event: Event, launch: Launch) -> None:
+        log, world = self.log, self._world
+        self._must(log.state == "running", f"a{launch.attempt} is launched while the run is {log.state}")
+        self._must(log.open is None, f"a{launch.attempt} is launched while a{log.attempt} is live")
+        self._must(launch.attempt == log.attempt + 1, f"a{launch.attempt} comes after a{log.attempt}")
+        self._must(launch.placement in world.scenario.policy.placements, "a placement of the policy")
+        self._must(launch.placement.serves(launch.stage), f"{launch.placement.name} serves {launch.stage}")
+        seen = self._listed[actor]
+        for ref in launch.hosts:
+            self._must(ref in seen and seen[ref].condition == "ready", f"a{launch.attempt} uses {ref}, which is unknown")
+            self._free(ref, launch.attempt)
+            self._not_left_alone(event, ref)
+        head = self.head
+        assert head is not None
+        self._resumes_newest(launch, head)
+        cause = event.cause
+        drain = log.stop if isinstance(log.stop, Drain | Fence) else None
+        log.returning = self._pending_return and drain is not None and drain.target == launch.placement.name
+        if log.returning:
+            log.returns.append(event.at)
+            day = [at for at in log.returns if at > event.at - 86_400]
+            self._must(len(day) <= world.scenario.policy.moves.per_day, f"{len(day)} voluntary moves in a day ({cause})")
+        log.launches.append(launch)
+        log.open, log.stop = launch, None
+        self._pending_return = False
+
+    def _resumes_newest(self, launch: Launch, head: Head) -> None:
+        if launch.resume is None:
+            self._must(head.manifest is None, f"a{launch.attempt} would start over though head has {head.manifest}")
+            return
+        newer = [manifest.name for manifest in self._lineage(head.manifest)]
+        self._must(launch.resume in newer, f"a{launch.attempt} resumes {launch.resume}, which head does not reach")
+        bad = self._world.store.quarantined()
+        passed_over = [name for name in newer[: newer.index(launch.resume)] if name not in bad]
+        self._must(not passed_over, f"a{launch.attempt} resumes {launch.resume}, but {passed_over[:1]} is newer")
+
+    def _free(self, ref: HostRef, attempt: int) -> None:
+        there = [p.attempt for p in self._world.hosts[ref].trainers if p.attempt < attempt and not p.excused]
+        excused = self._world.hosts[ref].blinked
+        self._must(not there or excused, f"a{attempt} is launched on {ref}, where a{there[:1]} still lives")
+
+    def _not_left_alone(self, event: Event, ref: HostRef) -> None:
+        budgets = self._world.scenario.policy.budgets
+        times = self.log.failures[str(ref)]
+        recent = [at for at in times if at > times[-1] - budgets.failure_window] if times else []
+        if len(recent) >= budgets.host_failures:
+            pause = min(budgets.back_off * 2 ** (len(recent) - budgets.host_failures), budgets.max_back_off)
+            self._must(event.at >= times[-1] + pause, f"{ref} failed {len(recent)} times and is not left alone")
+
+    def _drained(self, actor: str, event: Event, drain: Drain) -> None:
+        log, world = self.log, self._world
+        self._must(log.open is not None and log.open.attempt == drain.attempt, "only a live attempt is drained")
+        self._must(log.state == "running" or event.request is not None or event.cause.startswith("request-"),
+                   f"a {log.state} run is only watched")
+        gang = world.gangs.get(drain.attempt)
+        self._must(gang is not None and gang.last_step is not None, f"a{drain.attempt} is drained before its first step")
+        log.stop = drain
+        if event.cause == "return":
+            self._pending_return = True
+            moves = world.scenario.policy.moves
+            whole_since = self._not_whole_at.get((actor, str(drain.target)), self._not_whole_at[(actor, "")])
+            needed = min(moves.hold_off * 2**log.failed_returns, moves.max_hold_off)
+            whole = world.timeline.now - whole_since
+            self._must(whole >= needed - 0.01, f"{drain.target} was whole for {whole:.1f} s, not {needed:.1f} s")
+        elif drain.then != "relaunch" or event.request is not None:
+            self._pending_return = False
+
+    def _fact(self, event: Event) -> None:
+        log = self.log
+        if event.kind == "ended":
+            self._ended(event)
+        elif event.kind == "proven":
+            log.failures.clear()
+
+    def _ended(self, event: Event) -> None:
+        log, world = self.log, self._world
+        self._must(event.attempt == log.attempt, f"the end of a{event.attempt} is recorded at a{log.attempt}")
+        self._must(event.attempt not in log.ended, f"a{event.attempt} ends twice")
+        for host in world.hosts.values():
+            living = [p for p in host.trainers if p.attempt == event.attempt and not p.excused]
+            self._must(not living or host.blinked, f"a{event.attempt} is called gone, but it lives on {host.ref}")
+        log.ended.add(event.attempt)
+        log.open = None
+        if host_name := event.details.get("host"):
+            log.failures[str(host_name)].append(event.at)
+        if log.returning:
+            log.failed_returns = log.failed_returns + 1 if event.details.get("return_failed") else 0
+        stop = log.stop
+        if stop is not None:
+            log.state = {"pause": "paused", "hold": "held", "stop": "stopped"}.get(stop.then, log.state)
+
+    # ---- orders
+    def _ordered(self, order: StartOrder) -> None:
+        head = self.head
+        assert head is not None
+        self._must(head.attempt >= order.attempt, f"a{order.attempt} is ordered before the fence was raised to it")
+
+    # ---- head
+    def _head(self, actor: str, head: Head) -> None:
+        before, self.head = self.head, head
+        self._world.say(f"head by {actor}: a{head.attempt} {head.manifest} r{head.revision}")
+        if before is None:
+            return
+        self._must(head.attempt >= before.attempt, f"head's attempt falls from {before.attempt} to {head.attempt}")
+        if actor.startswith("trainer"):
+            self._committed(actor, before, head)
+        elif head.revision != before.revision:
+            self._must(head.revision == before.revision + 1 == self.log.revision, "a revision was decided before")
+        else:
+            self._must(head.manifest == before.manifest, f"{actor} moves head without an amendment")
+            self._must(head.attempt <= self.log.attempt + 1, "head's attempt is not ahead of the log")
+
+    def _committed(self, actor: str, before: Head, head: Head) -> None:
+        self._must(actor == f"trainer a{head.attempt}" and before.attempt == head.attempt, f"{actor} commits after a fence")
+        assert head.manifest is not None and head.next_step is not None
+        manifest = self.manifests[head.manifest]
+        self._must(manifest.next_step == head.next_step and manifest.attempt == head.attempt, "head says what it has")
+        self._must(manifest.revision == head.revision == before.revision, "a commit stays in its revision")
+        lineage = self._lineage(before.manifest)
+        skipped: list[str] = []
+        for older in lineage:
+            if older.name == manifest.parent:
+                break
+            skipped.append(older.name)
+        quarantined = self._world.store.quarantined()
+        bad = [name for name in skipped if name not in quarantined]
+        self._must(not bad, f"{actor} commits {manifest.name} on {manifest.parent} and loses {bad[:1]}")
+        if not skipped:
+            self._must(head.next_step >= (before.next_step or 0), f"head falls from {before.next_step} to {head.next_step}")
+        self._right_bits(manifest)
+        gang = self._world.gangs[head.attempt]
+        self._must(
+            gang.differed_at is None or head.next_step <= gang.differed_at, f"{actor} commits beyond a difference"
+        )
+
+    def _right_bits(self, manifest: Manifest) -> None:
+        if manifest.parent is None:
+            state, first = initial_state(manifest.recipe_sha256), 0
+            self._must(manifest.next_step == 0, f"{manifest.name} has no parent")
+        else:
+            parent = self.manifests[manifest.parent]
+            state, first = parent.params_sha256, parent.next_step
+        for step in range(first, manifest.next_step):
+            state = after_step(state, bits_of_step(manifest.recipe_sha256, step))
+        self._must(state == manifest.params_sha256, f"{manifest.name} does not hold each step exactly once")
+
+    def lineage(self) -> list[Manifest]:
+        """What is reachable from head, newest first."""
+        return self._lineage(self.head.manifest if self.head else None)
+
+    def at_end(self) -> None:
+        """A run that says that it is complete."""
+        self._must(self._is_complete(), "complete means committed and proven")
+        open_requests = self.requests.keys() - self.log.answered.keys()
+        self._must(not open_requests, f"requests without an answer: {sorted(open_requests)}")
+
+    def _lineage(self, name: str | None) -> list[Manifest]:
+        found = []
+        while name is not None:
+            found.append(self.manifests[name])
+            name = found[-1].parent
+        return found
+
+    def _is_complete(self) -> bool:
+        head = self.head
+        assert head is not None
+        return head.next_step == self._world.last_step and head.manifest in self._world.store.proven_names()
+
+    # ---- retention
+    def _delete(self, rest: str) -> None:
+        name = rest.split("/", 1)[0]
+        self.deleted.add(name)
+        world, head, policy = self._world, self.head, self._world.scenario.policy.checkpoint
+        assert head is not None
+        self._must(name in world.store.tombstones(), f"{name} is deleted without a tombstone")
+        self._must(name != head.manifest, f"{name} is head's and is deleted")
+        self._must(name not in world.store.pins(), f"{name} is pinned and is deleted")
+        self._must(name not in world.store.quarantined(), f"{name} is evidence and is deleted")
+        for gang in self._living_gangs():
+            self._must(name not in (gang.spec.resume, gang.restored), f"a{gang.spec.attempt} started from {name}")
+        quarantined, gone = world.store.quarantined(), self.deleted - {name}
+        good = [m.name for m in self._lineage(head.manifest) if m.name not in quarantined and m.name not in gone]
+        proven = [other for other in good if other in world.store.proven_names()]
+        self._must(name not in good[: policy.keep_newest], f"{name} is one of the newest and is deleted")
+        self._must(name not in proven[: policy.keep_proven], f"{name} is one of the newest proven and is deleted")
+
+    def _living_gangs(self) -> list["Gang"]:
+        head = self.head
+        assert head is not None
+        return [gang for gang in self._world.gangs.values() if gang.living and gang.spec.attempt == head.attempt]
+
+    def _must(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise Violation(what)
+

@@ -1,0 +1,208 @@
+"""The story of a run on one attempt: meet, compile, restore, train, leave.
+
+Every process of the attempt runs it, in step with the others. What is written once for all is written by process 0.
+"""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+
+from orchestrator.contract.attempt import ExitCode
+from orchestrator.contract.base import ContractError
+from orchestrator.contract.ledger import Fingerprint
+from orchestrator.contract.manifest import Head
+from orchestrator.order.global_order import data_sha256
+from orchestrator.store.objects import StoreError
+from orchestrator.store.run_store import Versioned
+from trainer import versions
+from trainer.checkpoint.commit import Committer, Origin, own_head
+from trainer.checkpoint.restore import Restored, Restorer
+from trainer.checkpoint.saver import Saver
+from trainer.compile_cache import CompileCache
+from trainer.data.token_files import StageBatches
+from trainer.drain import Drain
+from trainer.launch import Launch
+from trainer.ledger import LedgerWriter
+from trainer.loop import Stopped, Training
+from trainer.peers import Peers, connect
+from trainer.progress import ProgressReport
+from trainer.replay import Replay
+from trainer.step import Program, StepPlan, build_program
+
+COMPILE_SECONDS = 3600.0
+"""For all processes to compile; gloo would give the slowest 30 s at the first collective."""
+LEDGER_SECONDS = 120.0
+"""For the store to take the last records; an attempt that fails gives it a few seconds only."""
+
+
+def run_attempt(launch: Launch, progress: ProgressReport, drain: Drain) -> ExitCode:
+    """One process's part of an attempt, up to the code that all its processes end with.
+
+    Raises:
+        Fenced: a later attempt may commit.
+        Exception: an error of its own; the process must end without waiting for the others.
+    """
+    head = own_head(launch.store, launch.spec)
+    batches = batches_of(launch)
+
+    progress.enter("initialise")
+    cache = CompileCache(launch.compile_cache, processes=len(launch.spec.hosts))
+    peers = connect(launch)
+    if any(peers.gather("drain", "asked" if drain.asked_early else "", seconds=COMPILE_SECONDS)):
+        return leave(ExitCode.DRAINED_NOTHING_NEW, progress, peers)
+
+    progress.enter("compile")
+    with hashing(launch, batches):
+        program = compile_program(launch, jax.devices())
+        peers.barrier("compile", seconds=COMPILE_SECONDS)
+    progress.set_compile_cache(cache.outcome())
+
+    progress.enter("restore")
+    restored = restore(launch, peers, program=program, head=head.value)
+    fingerprint = fingerprint_of(launch, jax.devices()[0])
+    with open_ledger(launch) as ledger:
+        training = Training(
+            spec=launch.spec,
+            stage=launch.stage,
+            first_step=launch.first_step,
+            fingerprint=fingerprint,
+            program=program,
+            batches=batches,
+            replay=Replay(launch.store, launch.spec),
+            saver=saver_of(launch, peers, head=head, restored=restored, fingerprint=fingerprint, ledger=ledger),
+            ledger=ledger,
+            drain=drain,
+            progress=progress,
+        )
+        code = train(training, restored, program=program, seed=launch.recipe.seed)
+    return leave(code, progress, peers)
+
+
+def batches_of(launch: Launch) -> StageBatches:
+    """Raises ContractError: a token file is not as the recipe says."""
+    vocab_size, data_root = launch.recipe.model.vocab_size, Path(launch.spec.data_root)
+    return StageBatches(launch.stage, vocab_size=vocab_size, data_root=data_root)
+
+
+@contextlib.contextmanager
+def hashing(launch: Launch, batches: StageBatches) -> Iterator[None]:
+    """Process 0 hashes the token files beside what is done meanwhile. Raises ContractError at its end: other bytes."""
+    if not launch.is_first:
+        yield
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix="hash") as beside:
+        hashed = beside.submit(batches.verify_hashes)
+        yield
+        hashed.result()
+
+
+def compile_program(launch: Launch, devices: Sequence[jax.Device]) -> Program:
+    """The update, compiled for this placement's devices."""
+    settings = launch.spec.leaf_plan.settings
+    plan = StepPlan.from_leaf_settings(launch.recipe.model, launch.stage, settings=settings)
+    program = build_program(plan, devices)
+    program.compile()
+    return program
+
+
+def restore(launch: Launch, peers: Peers, *, program: Program, head: Head) -> Restored | None:
+    """The newest checkpoint that is whole; None: this is the attempt that initialises.
+
+    Raises:
+        NothingRestores: checkpoints exist and none is whole.
+        ContractError: the spec names none although one was committed, or names one of another run or recipe.
+    """
+    spec = launch.spec
+    if spec.resume is None:
+        if head.manifest is not None:
+            raise ContractError(
+                f"attempt {spec.attempt} names no checkpoint to resume from, but head has {head.manifest}; only an "
+                "attempt before the first commit initialises"
+            )
+        return None
+    restorer = Restorer(
+        store=launch.store,
+        spec=spec,
+        stage_first_step=launch.first_step,
+        program=program,
+        peers=peers,
+        root=launch.run_folder,
+        log=lambda text: print(f"everstep: {text}", flush=True),
+    )
+    return restorer.newest()
+
+
+def fingerprint_of(launch: Launch, device: jax.Device) -> Fingerprint:
+    """Of this attempt's program on devices of this kind."""
+    processor = f"{device.platform}:{device.device_kind}"
+    return versions.fingerprint(launch.spec, model=launch.recipe.model, stage=launch.stage, processor=processor)
+
+
+@contextlib.contextmanager
+def open_ledger(launch: Launch) -> Iterator[LedgerWriter | None]:
+    """Process 0's ledger; all records are in the store when it ends well."""
+    if not launch.is_first:
+        yield None
+        return
+    ledger = LedgerWriter(launch.store, attempt=launch.spec.attempt)
+    try:
+        yield ledger
+    except BaseException:
+        with contextlib.suppress(StoreError):  # the error that is on its way says more
+            ledger.close(seconds=LEDGER_SECONDS / 20)
+        raise
+    ledger.close(seconds=LEDGER_SECONDS)
+
+
+def saver_of(
+    launch: Launch,
+    peers: Peers,
+    *,
+    head: Versioned[Head],
+    restored: Restored | None,
+    fingerprint: Fingerprint,
+    ledger: LedgerWriter | None,
+) -> Saver:
+    """Saves for this attempt; those of process 0, which has the ledger, also commit."""
+    committer = None
+    if ledger is not None:
+        committer = Committer(
+            launch.store,
+            origin=Origin(
+                spec=launch.spec,
+                fingerprint=fingerprint,
+                versions=versions.versions(),
+                data_sha256=data_sha256(launch.stage.data),
+            ),
+            root=launch.run_folder,
+            head=head,
+            parent=restored.manifest.name if restored else None,
+            close_ledger=lambda: ledger.flush(seconds=LEDGER_SECONDS),
+        )
+    return Saver(peers, root=launch.run_folder, attempt=launch.spec.attempt, committer=committer)
+
+
+def train(training: Training, restored: Restored | None, *, program: Program, seed: int) -> ExitCode:
+    """The steps, from the restored state; or from the initial one, committed before the first of them."""
+    try:
+        if restored is not None:
+            training.committed = restored.manifest.next_step
+            return training.run(restored.state, restored.manifest.next_step)
+        state = program.init_state(seed)
+        training.save_now(state, 0)
+        return training.run(state, 0)
+    except Stopped as stop:
+        print(f"everstep: {stop}", file=sys.stderr, flush=True)
+        return stop.code
+
+
+def leave(code: ExitCode, progress: ProgressReport, peers: Peers) -> ExitCode:
+    """Say goodbye to the store and to the other processes."""
+    progress.enter("end")
+    progress.stop()
+    peers.leave()
+    return code

@@ -1,0 +1,93 @@
+"""Orbax behind three calls: write the arrays of a state, read them onto a mesh, read one array on the host.
+
+A checkpointer is made for each save and dropped with it, so that a failed save leaves nothing behind. Barriers of a
+save go through the coordination service (``active_processes`` says so), never through the devices, and bear a label
+that no other save has. A restore has none at all: each process reads what its devices hold, and whether all succeeded
+is for the caller to agree on. Retention and the choice of a step are not Orbax's business here.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+Tree = Any
+"""A nested dict with string keys."""
+SUBFOLDER = "state"
+"""Inside a checkpoint's folder, so that a half-written one is inside it too and is deleted with it."""
+SAVE_SECONDS = 1200
+"""For all processes to write their parts."""
+
+
+@dataclass(frozen=True)
+class PendingSave:
+    """A save that goes on in the background; the state may be donated meanwhile."""
+
+    _checkpointer: ocp.AsyncCheckpointer
+
+    def wait(self) -> None:
+        """Return when all processes have written all. Raises whatever went wrong in this one."""
+        try:
+            self._checkpointer.wait_until_finished()
+        finally:
+            self._checkpointer.close()
+
+
+def save(folder: Path, state: Tree, *, label: str) -> PendingSave:
+    """Start writing ``state``; returns once it was copied from the devices. All processes call it."""
+    processes = range(jax.process_count())
+    checkpointer = ocp.AsyncCheckpointer(
+        ocp.PyTreeCheckpointHandler(),
+        async_options=ocp.options.AsyncOptions(timeout_secs=SAVE_SECONDS),
+        multiprocessing_options=ocp.options.MultiprocessingOptions(
+            primary_host=0, active_processes=set(processes), barrier_sync_key_prefix=label
+        ),
+    )
+    checkpointer.save(folder / SUBFOLDER, args=ocp.args.PyTreeSave(state))
+    return PendingSave(checkpointer)
+
+
+def restore(folder: Path, abstract: Tree) -> Tree:
+    """Read the arrays that ``abstract`` names (ShapeDtypeStruct with shardings): a whole state or a part of it.
+
+    Raises:
+        ValueError: an array is missing, or has another shape or dtype than asked for; names its path.
+    """
+    # a dtype, here or in the wanted tree, would make Orbax cast instead of letting a wrong one be seen
+    how = jax.tree.map(lambda a: ocp.ArrayRestoreArgs(sharding=a.sharding, global_shape=a.shape), abstract)
+    found = _read(folder, jax.tree.map(lambda _: 0, abstract), how)
+    jax.tree_util.tree_map_with_path(_check, abstract, found)
+    return found
+
+
+def read_array(folder: Path, path: str) -> NDArray[Any]:
+    """One whole array, as it was written. Raises ValueError: it is not there."""
+    wanted: Tree = ...
+    how: Tree = ocp.RestoreArgs(restore_type=np.ndarray)
+    for key in reversed(path.split("/")):
+        wanted, how = {key: wanted}, {key: how}
+    (found,) = jax.tree.leaves(_read(folder, wanted, how))
+    if not isinstance(found, np.ndarray | np.generic):
+        raise ValueError(f"{folder}: array {path} is missing")
+    return np.asarray(found)
+
+
+def _read(folder: Path, wanted: Tree, how: Tree) -> Tree:
+    alone = jax.process_index()
+    options = ocp.options.MultiprocessingOptions(primary_host=alone, active_processes={alone})
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
+    arguments = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
+    with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
+        return reader.restore(folder / SUBFOLDER, args=arguments)
+
+
+def _check(path: tuple[Any, ...], wanted: jax.ShapeDtypeStruct, found: Any) -> None:
+    name = "/".join(str(key.key) for key in path)
+    if not isinstance(found, jax.Array):  # a partial restore leaves what is not there as it was
+        raise ValueError(f"array {name} is missing")
+    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+        raise ValueError(f"array {name} is {found.dtype}{list(found.shape)}, not {wanted.dtype}{list(wanted.shape)}")

@@ -1,0 +1,143 @@
+"""Saving while training goes on: one save at a time, and a failed one is an event, not an exit.
+
+All processes start a save at the same step. Whether it may start is process 0's word, so that no process waits in
+Orbax for one that has given up; how it ended is process 0's word too, since that one commits.
+"""
+
+import shutil
+import threading
+import time
+from dataclasses import asdict, dataclass
+from json import dumps, loads
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.contract.manifest import manifest_name
+from orchestrator.store.objects import StoreError
+from trainer.checkpoint import orbax_files
+from trainer.checkpoint.commit import Committer, Fenced, Written
+from trainer.checkpoint.verify import Checksums
+
+SAVE_SECONDS = 2.0 * orbax_files.SAVE_SECONDS
+"""For a save to end one way or the other."""
+READY_SECONDS = 300.0
+WRITE, COMMIT = "write", "commit"
+
+
+class Agreement(Protocol):
+    """What ``trainer.peers.Peers`` does for a save."""
+
+    @property
+    def process(self) -> int: ...
+
+    def from_first(self, what: str, text: str, *, seconds: float) -> str: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a save ended: with a manifest, or with a problem in one line."""
+
+    next_step: int
+    manifest: str | None = None
+    problem: str | None = None
+    fenced: bool = False
+
+
+class Saver:
+    """The saves of one attempt in one process; ``committer`` is process 0's."""
+
+    def __init__(self, peers: Agreement, *, root: Path, attempt: int, committer: Committer | None) -> None:
+        self._peers = peers
+        self._root = root
+        self._attempt = attempt
+        self._committer = committer
+        self._thread: threading.Thread | None = None
+        self._outcome: Outcome | None = None
+        self._saves = 0
+
+    @property
+    def busy(self) -> bool:
+        """A save was started and not finished by ``finish``."""
+        return self._thread is not None or self._outcome is not None
+
+    def poll(self) -> Outcome | None:
+        """This process's view of the save that has just ended, once; never waits, agrees on nothing."""
+        if self._thread is None or self._thread.is_alive():
+            return None
+        self._thread = None
+        return self._outcome
+
+    def start(self, next_step: int, state: Any, checksums: Checksums) -> None:
+        """Begin to save; returns when the state may be donated. All processes call it, after ``finish``."""
+        assert not self.busy
+        self._saves += 1
+        started = time.time()
+        ready = self._peers.from_first("save", self._prepare(next_step), seconds=READY_SECONDS)
+        if ready not in (WRITE, COMMIT):
+            self._outcome = Outcome(next_step=next_step, problem=ready)
+            return
+        try:
+            pending = self._write(next_step, state) if ready == WRITE else None
+        except (OSError, ValueError, RuntimeError) as error:
+            self._outcome = Outcome(next_step=next_step, problem=_one_line(error))
+            return
+        written = Written(next_step=next_step, checksums=checksums, save_started=started)
+        self._thread = threading.Thread(target=self._complete, args=(pending, written), name="save", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> Outcome:
+        """Wait for the save that was started, and tell all processes how it ended.
+
+        Raises:
+            PeersMissing: process 0 does not say.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        assert self._outcome is not None
+        own, self._outcome = self._outcome, None
+        if own.problem is not None and self._committer is None:
+            print(f"everstep: save of step {own.next_step}: {own.problem}", flush=True)
+        said = self._peers.from_first("save outcome", dumps(asdict(own)), seconds=SAVE_SECONDS)
+        return Outcome(**loads(said))
+
+    def _folder(self, next_step: int) -> Path:
+        return self._root / "checkpoints" / manifest_name(next_step, self._attempt)
+
+    def _prepare(self, next_step: int) -> str:
+        """Process 0 makes the folder, and says in one word or line whether all may go on."""
+        if self._committer is None:
+            return ""
+        if self._committer.has_manifest(next_step):
+            return COMMIT
+        folder = self._folder(next_step)
+        try:
+            if folder.is_dir():  # of a save of this attempt that failed
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
+        except OSError as error:
+            return _one_line(error)
+        return WRITE
+
+    def _write(self, next_step: int, state: Any) -> orbax_files.PendingSave:
+        label = f"{manifest_name(next_step, self._attempt)}-{self._saves}"
+        return orbax_files.save(self._folder(next_step), state, label=label)
+
+    def _complete(self, pending: orbax_files.PendingSave | None, written: Written) -> None:
+        step = written.next_step
+        try:
+            if pending is not None:
+                pending.wait()
+            manifest = self._committer.commit(written) if self._committer else None
+            self._outcome = Outcome(next_step=step, manifest=manifest)
+        except Fenced as error:
+            self._outcome = Outcome(next_step=step, problem=str(error), fenced=True)
+        except (StoreError, OSError, ValueError, RuntimeError) as error:
+            self._outcome = Outcome(next_step=step, problem=_one_line(error))
+        except BaseException as error:
+            self._outcome = Outcome(next_step=step, problem=_one_line(error))
+            raise
+
+
+def _one_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split()):.500}"

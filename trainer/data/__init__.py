@@ -1,0 +1,1 @@
+"""Token files and the batches that the recipe makes of them."""

@@ -1,0 +1,64 @@
+"""When a step is left out: its loss or gradient norm is far above the last ones (OLMo-core's SkipStepOptimizer).
+
+The window holds the cross entropy and the gradient norm (before clipping) of the last ``skip_window`` steps, those of
+skipped steps too. A step is compared with the mean and the standard deviation (n - 1 in the denominator) of the entries
+before it. It takes part from the ``skip_after``-th step on, itself counted, and never with fewer than two entries
+before it. OLMo-core keeps the window outside its state and loses it on a restart; here it is optimizer state.
+"""
+
+from typing import TypedDict
+
+import jax.numpy as jnp
+from jax import Array
+
+from orchestrator.contract.recipe import Optimizer
+
+
+class Window(TypedDict):
+    """Ring buffers; entry number e is in slot e modulo the length."""
+
+    loss: Array
+    """fp32 [skip_window]; slots that were never written hold zero."""
+    grad_norm: Array
+    """fp32 [skip_window]."""
+    count: Array
+    """int32: entries ever written."""
+
+
+def is_outlier(window: Window, optimizer: Optimizer, *, loss: Array, grad_norm: Array) -> Array:
+    """Whether to skip a step with finite ``loss`` and ``grad_norm``; bool scalar."""
+    length = optimizer.skip_window
+    entries = jnp.minimum(window["count"], length)
+    active = (window["count"] >= 2) & (window["count"] + 1 >= optimizer.skip_after)
+    used = jnp.arange(length) < entries
+    far = jnp.bool_(False)
+    for name, value in (("loss", loss), ("grad_norm", grad_norm)):
+        mean, deviation = _mean_and_deviation(window[name], used, entries)  # type: ignore[literal-required]
+        far = far | (value - mean > optimizer.skip_sigma * deviation)
+    return active & far
+
+
+def _mean_and_deviation(values: Array, used: Array, entries: Array) -> tuple[Array, Array]:
+    number = entries.astype(jnp.float32)
+    mean = _fixed_sum(jnp.where(used, values, 0.0)) * (1.0 / jnp.maximum(number, 1.0))
+    apart = jnp.where(used, values - mean, 0.0)
+    return mean, jnp.sqrt(_fixed_sum(apart * apart) * (1.0 / jnp.maximum(number - 1.0, 1.0)))
+
+
+def _fixed_sum(values: Array) -> Array:
+    """Pairwise over slots, so that the order of the sum is written down and not the compiler's."""
+    length = 1 << (values.shape[0] - 1).bit_length()
+    values = jnp.concatenate([values, jnp.zeros((length - values.shape[0],), values.dtype)])
+    while values.shape[0] > 1:
+        values = values[0::2] + values[1::2]
+    return values[0]
+
+
+def record(window: Window, *, loss: Array, grad_norm: Array) -> Window:
+    """The window with this step's entry in it."""
+    slot = window["count"] % window["loss"].shape[0]
+    return Window(
+        loss=window["loss"].at[slot].set(loss),
+        grad_norm=window["grad_norm"].at[slot].set(grad_norm),
+        count=window["count"] + 1,
+    )

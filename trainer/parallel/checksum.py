@@ -1,0 +1,65 @@
+"""The checksum of ``orchestrator.contract.checksum`` on the devices, of arrays that are cut over them.
+
+Inside ``shard_map`` each device sums over its own part, with the coordinates that its elements have in the whole array,
+and the sums are added over devices as integers, which has no order.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from orchestrator.contract.checksum import BITS, MIX, SEEDS, STRIDE
+from trainer.parallel.mesh import AXIS
+
+Tree = Any
+
+
+def mix32(x: Array) -> Array:
+    """Murmur3's finaliser on uint32."""
+    x = (x ^ (x >> 16)) * jnp.uint32(MIX[0])
+    x = (x ^ (x >> 13)) * jnp.uint32(MIX[1])
+    return x ^ (x >> 16)
+
+
+def local_words(part: Array, coordinates: dict[int, Array]) -> Array:
+    """This device's contribution, uint32 [2].
+
+    ``coordinates`` gives, for axes of which this is a part, the coordinate in the whole array of each entry along it.
+    """
+    bits = part if part.dtype == jnp.uint32 else lax.bitcast_convert_type(part, BITS[part.dtype.name])
+    bits = bits.astype(jnp.uint32)
+    sums = []
+    for seed in SEEDS:
+        places = jnp.full((1,) * part.ndim, seed, jnp.uint32)
+        for axis, length in enumerate(part.shape):
+            along = coordinates.get(axis, jnp.arange(length)).astype(jnp.uint32)
+            column = mix32(along + jnp.uint32(STRIDE)).reshape((-1,) + (1,) * (part.ndim - axis - 1))
+            places = mix32(places ^ column)
+        sums.append(jnp.sum(mix32(bits ^ places), dtype=jnp.uint32))
+    return jnp.stack(sums)
+
+
+def array_words(part: Array, *, cut: int | None) -> Array:
+    """The words of a whole array, uint32 [2], replicated, from the part on each device (``cut`` None: replicated)."""
+    if cut is None:
+        return local_words(part, {})
+    axis = cut % part.ndim
+    along = lax.axis_index(AXIS) * part.shape[axis] + jnp.arange(part.shape[axis])
+    return over_devices(local_words(part, {axis: along}))
+
+
+def token_words(tokens: Array, *, devices: int) -> Array:
+    """The words of the batch as [V, sequences, length], from tokens [micro_steps, sequences, length] of each device."""
+    ranks = jnp.arange(tokens.shape[0]) * devices + lax.axis_index(AXIS)
+    return over_devices(local_words(tokens, {0: ranks}))
+
+
+def over_devices(words: Array) -> Array:
+    """Sum of uint32 words over devices, modulo 2^32."""
+    return lax.bitcast_convert_type(lax.psum(lax.bitcast_convert_type(words, jnp.int32), AXIS), jnp.uint32)
+
+
+def combined(words: Array, labels: Array) -> Array:
+    """``orchestrator.contract.checksum.combine`` of [paths, 2] words with the [paths, 2] labels of their paths."""
+    return jnp.sum(mix32(words ^ labels), axis=0, dtype=jnp.uint32)

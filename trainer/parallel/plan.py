@@ -1,0 +1,64 @@
+"""The step plan: what decides the bits of a step, of the recipe and of the leaf plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self, get_args
+
+from orchestrator.contract.recipe import Model, Stage
+from trainer.model.attention import Variant
+from trainer.parallel.gather import LeafDtype
+from trainer.parallel.reduction import Reduction
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """What decides the bits of a step."""
+
+    model: Model
+    stage: Stage
+    remat: bool = True
+    """Recompute each layer in the backward pass."""
+    attention: Variant = "dense"
+    """``dense`` or ``chunked``: different orders of sums, so different bits. ``library``: negative control."""
+    attention_chunk: int = 512
+    """Queries a block of chunked attention."""
+    leaf_dtype: LeafDtype = "compute"
+    """Dtype of gradient leaves; ``float32`` keeps them unrounded at twice the bytes on the wire."""
+    reduction: Reduction = "a2a"
+    """``a2a`` or ``tree``: the same bits. ``native``: negative control."""
+    barriers: bool = True
+    """False: negative control."""
+
+    def __post_init__(self) -> None:
+        if self.attention == "chunked" and self.stage.sequence_length % self.attention_chunk:
+            raise ValueError(
+                f"attention_chunk {self.attention_chunk} does not divide sequence_length "
+                f"{self.stage.sequence_length} of stage {self.stage.name}; choose a divisor in the leaf plan"
+            )
+
+    @classmethod
+    def from_leaf_settings(cls, model: Model, stage: Stage, *, settings: Mapping[str, Any]) -> Self:
+        """The plan of a stored leaf plan.
+
+        Raises:
+            ValueError: a setting that is unknown, or a value it cannot have.
+        """
+        for name, value in settings.items():
+            if name not in SETTINGS:
+                raise ValueError(f"leaf plan: unknown setting {name!r}; known: {', '.join(SETTINGS)}")
+            allowed = SETTINGS[name]
+            fits = type(value) is allowed if isinstance(allowed, type) else value in allowed
+            if not fits or (allowed is int and value < 1):
+                wanted = allowed.__name__ if isinstance(allowed, type) else " or ".join(allowed)
+                raise ValueError(f"leaf plan: {name} must be {wanted}, not {value!r}")
+        return cls(model=model, stage=stage, **settings)
+
+
+SETTINGS: dict[str, type | tuple[str, ...]] = {
+    "remat": bool,
+    "attention": ("dense", "chunked"),
+    "attention_chunk": int,
+    "leaf_dtype": get_args(LeafDtype),
+    "reduction": ("a2a", "tree"),
+}
+"""Settings that a leaf plan may have, and their type or values."""

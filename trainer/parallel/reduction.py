@@ -1,0 +1,130 @@
+"""Sums over virtual ranks in one fixed order: pairwise, (0+1) + (2+3), and so on up.
+
+All of it runs inside ``shard_map``. The gradient of a gathered weight is a whole array on every device; ``reduce`` gives
+each device its own part of the sum over devices. Two implementations have the same bits and check each other:
+``a2a`` (all-to-all of the leaves in their own dtype, then the tree on the owner) and ``tree`` (recursive halving by
+neighbour exchange). ``native`` leaves the order to the backend: a negative control.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from trainer.parallel.mesh import AXIS
+
+Reduction = Literal["a2a", "tree", "native"]
+Tree = Any
+
+barrier = lax.optimization_barrier
+"""What it encloses is compiled as it would be alone: nothing fuses or moves across. On CPU that takes
+``compiler_options``."""
+
+
+def compiler_options(platform: str) -> dict[str, str]:
+    """Options under which every exact program is compiled.
+
+    XLA's CPU pipeline drops barriers before it fuses, so that a sum at the end of a leaf is fused with whatever takes
+    it, and the order of its terms depends on P. Without the pass that drops them they hold to the end.
+    """
+    return {"xla_disable_hlo_passes": "cse_barrier_expander,while-loop-invariant-code-motion,while-loop-expensive-invariant-code-motion"} if platform == "cpu" else {}
+
+
+def pairwise_sum(values: Array) -> Array:
+    """Sum over the first axis, whose length is a power of two, by the fixed tree."""
+    while values.shape[0] > 1:
+        pairs = values.reshape(values.shape[0] // 2, 2, *values.shape[1:])
+        values = pairs[:, 0] + pairs[:, 1]
+    return values[0]
+
+
+def padded_pairwise_sum(values: Array) -> Array:
+    """``pairwise_sum`` of a vector of any length; what is missing up to a power of two counts as zero."""
+    length = 1 << max(0, values.shape[0] - 1).bit_length()
+    return pairwise_sum(jnp.concatenate([values, jnp.zeros((length - values.shape[0],), values.dtype)]))
+
+
+def over_devices(scalars: Array) -> Array:
+    """Sum of [micro_steps, …] over micro-steps and devices, replicated: scalars by rank, gathered, then one tree."""
+    return pairwise_sum(by_rank(scalars))
+
+
+def by_rank(values: Array) -> Array:
+    """[micro_steps, …] of each device → [V, …] in the order of the virtual ranks, replicated."""
+    gathered = lax.all_gather(values, AXIS, axis=1)
+    return gathered.reshape(-1, *values.shape[1:])
+
+
+def reduce(whole: Array, *, cut: int, devices: int, how: Reduction) -> Array:
+    """This device's part, along axis ``cut``, of the fp32 sum of ``whole`` over devices."""
+    if how == "native":
+        return lax.psum_scatter(whole.astype(jnp.float32), AXIS, scatter_dimension=cut % whole.ndim, tiled=True)
+    return (_all_to_all if how == "a2a" else _halving)(_parts(whole, cut % whole.ndim, devices), devices)
+
+
+def _parts(whole: Array, cut: int, devices: int) -> Array:
+    """[devices, …]: the part of each owner."""
+    shape = whole.shape
+    split = whole.reshape(*shape[:cut], devices, shape[cut] // devices, *shape[cut + 1 :])
+    return jnp.moveaxis(split, cut, 0)
+
+
+def _all_to_all(parts: Array, devices: int) -> Array:
+    leaves = lax.all_to_all(parts, AXIS, split_axis=0, concat_axis=0)
+    return pairwise_sum(leaves.astype(jnp.float32))
+
+
+def _halving(parts: Array, devices: int) -> Array:
+    here = lax.axis_index(AXIS)
+    for level in range(devices.bit_length() - 1):
+        bit = (here >> level) & 1
+        pairs = parts.reshape(-1, 2, *parts.shape[1:])
+        mine = lax.dynamic_index_in_dim(pairs, bit, axis=1, keepdims=False)
+        theirs = lax.dynamic_index_in_dim(pairs, 1 - bit, axis=1, keepdims=False)
+        exchange = [(device, device ^ (1 << level)) for device in range(devices)]
+        received = lax.ppermute(theirs, AXIS, exchange)
+        # addition commutes bit for bit, so it does not matter which of the two is the lower rank
+        parts = mine.astype(jnp.float32) + received.astype(jnp.float32)
+    return parts[0].astype(jnp.float32)
+
+
+def sum_over_micro_steps(
+    leaf: Callable[[Array], tuple[Tree, Tree]], *, micro_steps: int, like: Tree, ordered: bool = True
+) -> tuple[Tree, Tree]:
+    """Run ``leaf(i)`` for each micro-step i; sum its first result by the fixed tree and stack its second.
+
+    ``like`` has the shapes of the first result, whose leaves are fp32.
+
+    The leaf is compiled once: the tree is log2(n) nested loops over (left, right). Sums start at -0.0, the one number
+    that leaves every float as it is when added, so a sum over one micro-step and over many have the same bits.
+    ``ordered=False`` adds in sequence instead: the order depends on P, a negative control.
+    """
+
+    def add(total: Tree, term: Tree) -> Tree:
+        return jax.tree.map(jnp.add, total, term)
+
+    start = jax.tree.map(lambda a: jnp.full(a.shape, -0.0, jnp.float32), like)
+
+    def loop(level_steps: int, body: Callable[[Array], tuple[Tree, Tree]]) -> tuple[Tree, Tree]:
+        def advance(total: Tree, index: Array) -> tuple[Tree, Tree]:
+            term, stacked = body(index)
+            return add(total, term), stacked
+
+        return lax.scan(advance, start, jnp.arange(level_steps))
+
+    def subtree(steps: int, first: Array) -> tuple[Tree, Tree]:
+        if steps == 1:
+            return leaf(first)
+        half = steps // 2
+        total, stacked = loop(2, lambda side: subtree(half, first + side * half))
+        return total, jax.tree.map(lambda a: a.reshape(steps, *a.shape[2:]) if half > 1 else a, stacked)
+
+    if ordered or micro_steps == 1:
+        total, stacked = subtree(micro_steps, jnp.int32(0))
+    else:
+        total, stacked = loop(micro_steps, leaf)
+    if micro_steps == 1:
+        stacked = jax.tree.map(lambda a: a[None], stacked)
+    return total, stacked

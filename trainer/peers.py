@@ -1,0 +1,187 @@
+"""The processes of an attempt: how they find one another, agree on small things, and leave together.
+
+What they agree on goes through the key-value store of JAX's coordination service, never through a collective of the
+devices: a wait there has a deadline, and can say who is missing. Calls must come in the same order in all processes.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+from jax._src import distributed
+
+from orchestrator.contract.attempt import Rendezvous
+from orchestrator.contract.base import ContractError
+from orchestrator.store.run_store import RunStore
+from trainer.launch import Launch
+
+INITIALISE_SECONDS = 300
+"""For all hosts to import JAX and connect."""
+HEARTBEAT_SECONDS = 10
+"""JAX's own detection of a dead process: the backstop; agents see a death in milliseconds. JAX's default is 100."""
+LEAVE_SECONDS = 60
+POLL_SECONDS = 0.02
+
+
+class PeersMissing(Exception):
+    """Some processes did not come in time; the text names their hosts."""
+
+
+class Peers:
+    """All processes of the attempt, once they are connected."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._hosts = [str(host) for host in launch.spec.hosts]
+        self._process = launch.process
+        self._calls = 0
+
+    @property
+    def process(self) -> int:
+        return self._process
+
+    @property
+    def count(self) -> int:
+        return len(self._hosts)
+
+    def gather(self, what: str, text: str, *, seconds: float) -> list[str]:
+        """What every process says, by process; returns when all have said it.
+
+        Raises:
+            PeersMissing: some did not within this time.
+        """
+        if self.count == 1:
+            return [text]
+        key = self._next_key(what)
+        _client().key_value_set(f"{key}/{self._process}", text)
+        try:
+            _client().wait_at_barrier(key, int(seconds * 1000))
+        except jax.errors.JaxRuntimeError as error:
+            raise PeersMissing(f"{what}: {self._missing(key)} within {seconds:.0f} s") from error
+        said = self._said(key)
+        return [said[process] for process in range(self.count)]
+
+    def barrier(self, what: str, *, seconds: float) -> None:
+        """Wait for all. Raises PeersMissing."""
+        self.gather(what, "", seconds=seconds)
+
+    def from_first(self, what: str, text: str, *, seconds: float) -> str:
+        """What process 0 says; the others' ``text`` does not count.
+
+        Raises:
+            PeersMissing: it said nothing within this time.
+        """
+        if self.count == 1:
+            return text
+        key = self._next_key(what)
+        if self._process == 0:
+            _client().key_value_set(key, text)
+            return text
+        try:
+            return str(_client().blocking_key_value_get(key, int(seconds * 1000)))
+        except jax.errors.JaxRuntimeError as error:
+            raise PeersMissing(f"{what}: nothing from {self._hosts[0]} within {seconds:.0f} s") from error
+
+    def leave(self) -> None:
+        """Disconnect; process 0, to whom all are connected, is the last. Raises PeersMissing."""
+        self.barrier("leave", seconds=LEAVE_SECONDS)
+        jax.distributed.shutdown()
+
+    def _next_key(self, what: str) -> str:
+        self._calls += 1
+        return f"everstep/{self._calls:08d}-{what.replace(' ', '-')}"
+
+    def _said(self, key: str) -> dict[int, str]:
+        return {int(name.rpartition("/")[2]): str(text) for name, text in _client().key_value_dir_get(f"{key}/")}
+
+    def _missing(self, key: str) -> str:
+        missing = [host for process, host in enumerate(self._hosts) if process not in self._said(key)]
+        return f"nothing from {', '.join(missing)}" if missing else "the coordinator did not answer"
+
+
+def connect(launch: Launch) -> Peers:
+    """Meet at the rendezvous and initialise JAX over all hosts, also when there is only one: drains need it.
+
+    Raises:
+        PeersMissing: the others did not come; names them.
+        ContractError: this host has other devices than the placement says.
+    """
+    spec, store = launch.spec, launch.store
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    deadline = time.monotonic() + INITIALISE_SECONDS
+    with _reserved_port(launch.address) if launch.is_first else _given_address(launch, deadline) as address:
+        if launch.is_first:
+            store.create_rendezvous(spec.attempt, Rendezvous(address=address))
+        try:
+            jax.distributed.initialize(
+                coordinator_address=address,
+                num_processes=len(spec.hosts),
+                process_id=launch.process,
+                cluster_detection_method="deactivate",
+                initialization_timeout=max(1, int(deadline - time.monotonic())),
+                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+                shutdown_timeout_seconds=LEAVE_SECONDS,
+                coordinator_bind_address=address,
+            )
+        except jax.errors.JaxRuntimeError as error:
+            raise PeersMissing(f"initialise: {_not_there(launch, store)} ({error})") from error
+    _check_devices(launch)
+    return Peers(launch)
+
+
+@contextmanager
+def _reserved_port(host: str) -> Iterator[str]:
+    """A free port, kept from other programs until the coordinator listens on it (gRPC shares ports it binds)."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((host, 0))
+        yield f"{host}:{reserved.getsockname()[1]}"
+
+
+@contextmanager
+def _given_address(launch: Launch, deadline: float) -> Iterator[str]:
+    """Process 0's address, once it listens: a client that comes too early backs off for a second."""
+    store, attempt = launch.store, launch.spec.attempt
+    first = launch.spec.hosts[0]
+    found = _poll(lambda: store.rendezvous(attempt), deadline=deadline, what=f"{first} wrote no rendezvous")
+    _poll(lambda: _listens(found.address), deadline=deadline, what=f"{first} does not listen at {found.address}")
+    yield found.address
+
+
+def _poll(look: Callable[[], Any], *, deadline: float, what: str) -> Any:
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise PeersMissing(f"initialise: {what} within {INITIALISE_SECONDS} s")
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _not_there(launch: Launch, store: RunStore) -> str:
+    progress = store.progress(launch.spec.attempt)
+    waiting = {process for process, report in progress.items() if report.phase != "start"}
+    missing = [str(host) for process, host in enumerate(launch.spec.hosts) if process not in waiting]
+    return f"nothing from {', '.join(missing)}" if missing else "all hosts started, but could not connect"
+
+
+def _check_devices(launch: Launch) -> None:
+    found, wanted = jax.local_device_count(), launch.spec.placement.devices_per_host
+    if found != wanted:
+        raise ContractError(
+            f"host {launch.spec.hosts[launch.process]}: JAX sees {found} devices, placement "
+            f"{launch.spec.placement.name} says {wanted}; correct devices_per_host, or XLA_FLAGS on this host"
+        )
+
+
+def _client() -> Any:
+    return distributed.global_state.client

@@ -1,0 +1,99 @@
+"""What must be equal for bits to be equal: the numerics fingerprint, the leaf fingerprint, and versions by name."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.contract.attempt import AttemptSpec
+from orchestrator.contract.ledger import Fingerprint
+from orchestrator.contract.recipe import Model, Stage
+
+NUMERIC_PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax")
+"""Their versions are in the numerics fingerprint; ``none`` where one is not installed."""
+OTHER_PACKAGES = ("orbax-checkpoint", "numpy")
+NUMERIC_SOURCES = ("model", "optim", "parallel", "step.py")
+"""Parts of this package that compute."""
+FLAGS_WITHOUT_BITS = ("--xla_force_host_platform_device_count", "--xla_dump_")
+TRAINER = Path(__file__).parent
+
+
+def versions() -> dict[str, str]:
+    """Versions by package name, ``python`` among them."""
+    found = {name: _version(name) for name in NUMERIC_PACKAGES + OTHER_PACKAGES}
+    return {**found, "python": platform.python_version()}
+
+
+def fingerprint(spec: AttemptSpec, *, model: Model, stage: Stage, processor: str) -> Fingerprint:
+    """Of this attempt's program; ``processor`` is the kind of its devices, as JAX names it."""
+    return Fingerprint(
+        numerics=numerics_fingerprint(spec.leaf_plan.settings, processor=processor, environment=os.environ),
+        leaf=leaf_fingerprint(spec.leaf_plan.settings, model=model, stage=stage),
+    )
+
+
+def numerics_fingerprint(settings: Mapping[str, Any], *, processor: str, environment: Mapping[str, str]) -> str:
+    """Everything outside the recipe that can change a bit: packages, sources, leaf plan, flags, processor, threads."""
+    return _hash(
+        {
+            "packages": {name: _version(name) for name in NUMERIC_PACKAGES},
+            "sources": source_sha256(TRAINER / part for part in NUMERIC_SOURCES),
+            "leaf_plan": dict(settings),
+            "flags": numeric_flags(environment.get("XLA_FLAGS", "")),
+            "processor": [processor, cpu_model() if processor.startswith("cpu") else ""],
+            "threads": intra_op_threads(environment) if processor.startswith("cpu") else 0,
+        }
+    )
+
+
+def leaf_fingerprint(settings: Mapping[str, Any], *, model: Model, stage: Stage) -> str:
+    """What the leaf is compiled from: leaf plan, model, and the shapes that the stage gives it.
+
+    This stands in for a hash of the compiled leaf, which the preflight for TPU placements takes from the program
+    itself; on CPUs of one kind the same source compiles to the same leaf.
+    """
+    shapes = [stage.virtual_ranks, stage.sequences_per_rank, stage.sequence_length, stage.optimizer.z_loss]
+    return _hash({"leaf_plan": dict(settings), "model": model.model_dump(mode="json"), "shapes": shapes})
+
+
+def source_sha256(paths: Iterable[Path]) -> str:
+    """Over the names and bytes of all Python files in these folders and files."""
+    digest = hashlib.sha256()
+    for path in paths:
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(f"{file.relative_to(TRAINER).as_posix()}\0".encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def numeric_flags(flags: str) -> list[str]:
+    """XLA_FLAGS without those that cannot change a bit: the number of host devices, where to dump."""
+    return sorted(flag for flag in flags.split() if not flag.startswith(FLAGS_WITHOUT_BITS))
+
+
+def intra_op_threads(environment: Mapping[str, str]) -> int:
+    """Threads that XLA cuts an operation over on a CPU."""
+    return int(environment.get("PJRT_NPROC") or len(os.sched_getaffinity(0)))
+
+
+def cpu_model() -> str:
+    """The processor's name as the kernel gives it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def _hash(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
