@@ -56,7 +56,7 @@ def run_attempt(launch: Launch, progress: ProgressReport, drain: Drain) -> ExitC
         return leave(ExitCode.DRAINED_NOTHING_NEW, progress, peers)
 
     progress.enter("compile")
-    with hashing(launch, batches):
+    with preparing(launch, batches):
         program = compile_program(launch, jax.devices())
         peers.barrier("compile", seconds=COMPILE_SECONDS)
     progress.set_compile_cache(cache.outcome())
@@ -89,15 +89,21 @@ def batches_of(launch: Launch) -> StageBatches:
 
 
 @contextlib.contextmanager
-def hashing(launch: Launch, batches: StageBatches) -> Iterator[None]:
-    """Process 0 hashes the token files beside what is done meanwhile. Raises ContractError at its end: other bytes."""
-    if not launch.is_first:
+def preparing(launch: Launch, batches: StageBatches) -> Iterator[None]:
+    """Make ready to read, beside what is done meanwhile; process 0 also hashes the token files.
+
+    Raises:
+        ContractError: at its end, when a file has other bytes than those the run was submitted with.
+    """
+    resume = launch.spec.resume
+    next_step = launch.store.manifest(resume).next_step if resume else 0
+    with ThreadPoolExecutor(1, thread_name_prefix="data") as beside:
+        tasks = [beside.submit(batches.prepare, max(0, next_step - launch.first_step))]
+        if launch.is_first:
+            tasks.append(beside.submit(batches.verify_hashes))
         yield
-        return
-    with ThreadPoolExecutor(1, thread_name_prefix="hash") as beside:
-        hashed = beside.submit(batches.verify_hashes)
-        yield
-        hashed.result()
+        for task in tasks:
+            task.result()
 
 
 def compile_program(launch: Launch, devices: Sequence[jax.Device]) -> Program:

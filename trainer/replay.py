@@ -54,7 +54,7 @@ class Replay:
         if self._bound is None:
             return None
         delta = abs(float_of(one.total) - float_of(other.total))
-        if delta <= self._bound:
+        if delta <= self._bound:  # false for a NaN
             return None
         return f"{who}: total loss differs by {delta:.3g}, more than loss_bound {self._bound:.3g}"
 

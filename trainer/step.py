@@ -34,7 +34,7 @@ from trainer.parallel.leaf import Leaf, sum_of_leaves
 from trainer.parallel.mesh import AXIS, Ranks, cut_axis, cut_spec, make_mesh
 from trainer.parallel.norms import global_norm
 from trainer.parallel.plan import StepPlan
-from trainer.parallel.reduction import barrier, by_rank, compiler_options, pairwise_sum
+from trainer.parallel.reduction import barrier, by_rank, compiler_options, pairwise_sum, rounding
 
 __all__ = ["Metrics", "Program", "ReadRows", "StepPlan", "StepResult", "build_program"]
 
@@ -310,6 +310,7 @@ def _apply(
 ) -> tuple[Tree, Tree, Tree]:
     """Parameters and moments after the update, one tensor at a time behind barriers."""
     guard: Callable[[Any], Any] = barrier if plan.barriers else lambda value: value
+    rounded = rounding() if plan.barriers else lambda x: x
 
     def one(weight: Weight, *tensors: Array) -> tuple[Array, Array, Array]:
         param, first, second, grad = guard(tensors)
@@ -322,6 +323,7 @@ def _apply(
             scalars=scalars,
             apply=apply,
             decay=weight.decay,
+            rounded=rounded,
         )
         return guard(updated)  # type: ignore[no-any-return]
 

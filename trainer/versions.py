@@ -18,6 +18,14 @@ NUMERIC_PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax")
 OTHER_PACKAGES = ("orbax-checkpoint", "numpy")
 NUMERIC_SOURCES = ("model", "optim", "parallel", "step.py")
 """Parts of this package that compute."""
+NUMERIC_VARIABLES = (
+    "LIBTPU_INIT_ARGS",
+    "JAX_DEFAULT_MATMUL_PRECISION",
+    "JAX_ENABLE_X64",
+    "JAX_NUMPY_DTYPE_PROMOTION",
+    "JAX_DEFAULT_DTYPE_BITS",
+)
+"""Environment variables besides XLA_FLAGS through which a host could compute something else."""
 FLAGS_WITHOUT_BITS = ("--xla_force_host_platform_device_count", "--xla_dump_")
 TRAINER = Path(__file__).parent
 
@@ -44,6 +52,7 @@ def numerics_fingerprint(settings: Mapping[str, Any], *, processor: str, environ
             "sources": source_sha256(TRAINER / part for part in NUMERIC_SOURCES),
             "leaf_plan": dict(settings),
             "flags": numeric_flags(environment.get("XLA_FLAGS", "")),
+            "variables": {name: environment.get(name, "") for name in NUMERIC_VARIABLES},
             "processor": [processor, cpu_model() if processor.startswith("cpu") else ""],
             "threads": intra_op_threads(environment) if processor.startswith("cpu") else 0,
         }

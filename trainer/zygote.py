@@ -27,18 +27,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-PRELOADED = (
-    "jax.experimental.multihost_utils",
-    "jax.experimental.serialize_executable",
-    "orbax.checkpoint",
-    "trainer.checkpoint.restore",
-    "trainer.checkpoint.saver",
-    "trainer.compile_cache",
-    "trainer.loop",
-    "trainer.peers",
-    "trainer.step",
-)
-"""What ``trainer.train`` imports only after it has started, to be heard early when it starts cold."""
+PRELOADED = ("jax.experimental.multihost_utils", "trainer.attempt")
+"""What a trainer imports only after it has started, so that it is heard early when it starts cold."""
 LONGEST_MESSAGE = 1 << 20
 GO = b"1"
 _PR_SET_PDEATHSIG = 1

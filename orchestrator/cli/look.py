@@ -1,5 +1,6 @@
 """``everstep status``, ``why`` and ``events``: what the store says of runs."""
 
+import os
 import time
 from datetime import datetime, tzinfo
 from typing import ClassVar
@@ -7,15 +8,17 @@ from typing import ClassVar
 import click
 
 from orchestrator.cli import render
+from orchestrator.cli.controllers import how_to_start, leader_of
 from orchestrator.cli.errors import BadInput
 from orchestrator.cli.options import json_option, run_argument, store_option
-from orchestrator.cli.output import print_document, print_json_line, print_lines, print_table
+from orchestrator.cli.output import note, print_document, print_json_line, print_lines, print_table
 from orchestrator.cli.stores import open_run, open_store, run_names
 from orchestrator.contract.base import Document
 from orchestrator.contract.event import Event
 from orchestrator.reports.status import Status
 from orchestrator.reports.status import status as status_of
 from orchestrator.reports.why import why as why_of
+from orchestrator.store.objects import ObjectStore
 from orchestrator.store.run_store import RunStore
 
 FOLLOW_EVERY = 0.5
@@ -72,6 +75,7 @@ def status(run: str | None, store: str | None, watch: bool, count: int, as_json:
         print_document(StatusList(store=objects.address, runs=rows))
     elif rows:
         print_table(render.status_table(rows))
+        _note_missing_controllers(objects, rows)
     else:
         print_lines([f"no runs in {objects.address}; submit one: everstep submit run.yaml"])
 
@@ -143,6 +147,15 @@ def zone_here() -> tzinfo:
     zone = datetime.now().astimezone().tzinfo
     assert zone is not None
     return zone
+
+
+def _note_missing_controllers(objects: ObjectStore, rows: tuple[Status, ...]) -> None:
+    """A run that nobody leads stands still; only where its fleet is on this machine can that be known."""
+    for row in rows:
+        document = RunStore(objects, row.run).run()
+        over = row.state in ("complete", "stopped") and not row.live
+        if not over and os.path.isdir(document.fleet) and leader_of(document) is None:
+            note(f"no controller leads run {row.run}; start one: {how_to_start(row.run, objects.address)}")
 
 
 def _one(run: str | None, names: list[str]) -> str:

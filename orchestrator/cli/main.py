@@ -117,7 +117,9 @@ class EverstepGroup(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-@click.group(cls=EverstepGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    "everstep", cls=EverstepGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(package_name="everstep", message="everstep %(version)s")
 @click.option("--debug", is_flag=True, envvar="EVERSTEP_DEBUG", help="Show the stack trace of an error.")
 def main(debug: bool) -> None:

@@ -39,7 +39,7 @@ def wired(store: RunStore, *, clock: SystemClock, say: Say = lambda line: None) 
         ContractError: the fleet's description is missing or wrong.
     """
     run = store.run()
-    backend = LocalBackend(fleet=Path(run.fleet), store_address=store.objects.address, run=run.name)
+    backend = LocalBackend(fleet=Path(run.fleet), store_address=store.objects.address, run=run.name, zygote=run.zygote)
     observer = Observer(store, backend, clock)
     prover = LocalProver(
         command=run.scrub,
@@ -67,16 +67,15 @@ def wired(store: RunStore, *, clock: SystemClock, say: Say = lambda line: None) 
 
 def certify(store: RunStore, *, say: Say) -> None:
     """Write the certificate of a complete run, once for each final checkpoint."""
+    from orchestrator.cli.samples import token_check
     from orchestrator.reports.certificate import certificate
-    from orchestrator.reports.tokens import TokenCheck, TokenFiles
 
     head = store.head().value
     assert head.manifest is not None, "a complete run has a checkpoint"
     if store.has_certificate(head.manifest):
         return
-    files = TokenFiles(Path(store.run().data_root))
     try:
-        found = certificate(store, tokens=TokenCheck(checksum_of=files.checksum_of))
+        found = certificate(store, tokens=token_check(store, None, say=say))
     except ContractError as error:
         say(f"the certificate was not written: {error}; then: everstep certificate {store.name}")
         return
@@ -154,14 +153,22 @@ def controller(ctx: click.Context, run: str, store: str | None, every: float) ->
     if other is not None:
         note(f"process {other} leads run {run} too; that is safe, and one is enough")
     clock = Commentary(run_store, say=_say)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, clock.end)
-    with leading(document), wired(run_store, clock=clock, say=_say) as led:
+    with _ended_by_signals(clock), leading(document), wired(run_store, clock=clock, say=_say) as led:
         clock.controller = led
         _say(f"leading run {run} in {run_store.address}")
         led.run(every=every)
         clock.comment()
     ctx.exit(_farewell(document, clock, led, run_store.objects.address))
+
+
+@contextlib.contextmanager
+def _ended_by_signals(clock: Commentary) -> Iterator[None]:
+    before = {number: signal.signal(number, clock.end) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _farewell(run: Run, clock: Commentary, led: Controller, address: str) -> int:

@@ -3,12 +3,12 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from orchestrator.cli.yaml_files import checked, read_yaml
-from orchestrator.contract.base import Document
+from orchestrator.contract.base import Part
 from orchestrator.contract.recipe import Name, Recipe
 from orchestrator.contract.run import Policy
 
@@ -16,10 +16,14 @@ DEFAULT_NAME = "run.yaml"
 FilePath = Annotated[str, Field(min_length=1)]
 
 
-class RunFile(Document):
-    """A run.yaml. Paths are relative to the folder that the file is in."""
+class RunName(Part):
+    """A name by itself."""
 
-    KIND: ClassVar[str] = "run-file"
+    name: Name
+
+
+class RunFile(Part):
+    """A run.yaml. Paths are relative to the folder that the file is in."""
 
     name: Name
     """Of the run; its folder in the store."""
@@ -37,6 +41,8 @@ class RunFile(Document):
     """The trainer's settings for a leaf, by generation; a generation that is not named has none."""
     trainer: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """The trainer's command; without it, Everstep's own trainer with this Python."""
+    zygote: str | None = None
+    """``<module>:<trainer module>``, see the run document; without it, Everstep's own for Everstep's own trainer."""
     scrub: tuple[str, ...] | None = None
     """The command that reads a checkpoint back; without it, Everstep's own with this Python; []: none."""
 
@@ -57,6 +63,7 @@ class RunDescription:
     recipe_path: Path
     trainer: tuple[str, ...]
     scrub: tuple[str, ...]
+    zygote: str | None
 
     @property
     def policy(self) -> Policy:
@@ -70,7 +77,7 @@ def read_run(path: Path, *, name: str | None = None, store: str | None = None) -
         BadInput: a file or a field is wrong; one line.
     """
     where = path / DEFAULT_NAME if path.is_dir() else path
-    file = read_yaml(where, RunFile)
+    file = run_file_at(where)
     if name is not None:
         file = _named(file, name)
     folder = where.absolute().parent
@@ -86,8 +93,14 @@ def read_run(path: Path, *, name: str | None = None, store: str | None = None) -
         data_root=_below(folder, file.data_root),
         recipe_path=recipe_path,
         trainer=file.trainer or (*python, "trainer.train"),
+        zygote=file.zygote or (None if file.trainer else "trainer.zygote:trainer.train"),
         scrub=(*python, "trainer.checkpoint.scrub") if file.scrub is None else file.scrub,
     )
+
+
+def run_file_at(path: Path) -> RunFile:
+    """A run.yaml by itself, without what it names. Raises BadInput."""
+    return read_yaml(path, RunFile)
 
 
 def _named(file: RunFile, name: str) -> RunFile:

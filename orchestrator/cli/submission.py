@@ -49,10 +49,7 @@ def check(
     Raises:
         BadInput: one line.
     """
-    where = str(description.where)
-    fleet = read_yaml(description.fleet / FLEET_FILE, LocalFleet)
-    plans = description.file.leaf_plans
-    placement_checks.check(description.policy, recipe=description.recipe, fleet=fleet, leaf_plans=plans, where=where)
+    check_placements(description)
     recipe = token_files.resolve(description.recipe, data_root=description.data_root, progress=progress)
     run = Run(
         name=description.name,
@@ -61,11 +58,22 @@ def check(
         data_root=str(description.data_root),
         trainer=description.trainer,
         scrub=description.scrub,
+        zygote=description.zygote,
         submitted_at=now,
         by=by,
     )
-    return Submission(
-        run=run, recipe=recipe, policy=description.policy, leaf_plans=_leaf_plans(description.policy, plans)
+    plans = _leaf_plans(description.policy, description.file.leaf_plans)
+    return Submission(run=run, recipe=recipe, policy=description.policy, leaf_plans=plans)
+
+
+def check_placements(description: RunDescription) -> None:
+    """What can be checked without reading data. Raises BadInput."""
+    placement_checks.check(
+        description.policy,
+        recipe=description.recipe,
+        fleet=read_yaml(description.fleet / FLEET_FILE, LocalFleet),
+        leaf_plans=description.file.leaf_plans,
+        where=str(description.where),
     )
 
 
@@ -155,7 +163,7 @@ def _compare(submission: Submission, store: RunStore, there: Run) -> None:
         )
     changed = [
         field
-        for field in ("fleet", "data_root", "trainer", "scrub")
+        for field in ("fleet", "data_root", "trainer", "scrub", "zygote")
         if getattr(there, field) != getattr(submission.run, field)
     ]
     changed += [f"leaf_plans.{plan.generation}" for plan in submission.leaf_plans if not _same_plan(store, plan)]
@@ -170,24 +178,24 @@ def _compare(submission: Submission, store: RunStore, there: Run) -> None:
         )
 
 
-def differences(before: Any, after: Any, *, at: str = "") -> list[str]:
-    """Fields of two documents that differ, as ``stages.0.steps``; at most five."""
+def differences(before: Any, after: Any, *, at: str = "", most: int = 5) -> list[str]:
+    """Fields of two documents that differ, as ``stages.0.steps``; at most ``most``."""
     one, other = (value.model_dump(mode="json") if hasattr(value, "model_dump") else value for value in (before, after))
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         found = [
             line
             for key in sorted(one.keys() | other.keys())
-            for line in differences(one.get(key), other.get(key), at=f"{at}.{key}" if at else str(key))
+            for line in differences(one.get(key), other.get(key), at=f"{at}.{key}" if at else str(key), most=most)
         ]
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         found = [
             line
             for index, (left, right) in enumerate(zip(one, other, strict=True))
-            for line in differences(left, right, at=f"{at}.{index}")
+            for line in differences(left, right, at=f"{at}.{index}", most=most)
         ]
     else:
         found = [] if one == other else [at]
-    return found[:5]
+    return found[:most]
 
 
 def _same_plan(store: RunStore, plan: LeafPlan) -> bool:

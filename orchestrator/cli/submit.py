@@ -64,6 +64,7 @@ def submit(file: Path, store: str | None, name: str | None, controller: bool, wa
     Exit codes: 0 submitted, now or before; 2 something is wrong and nothing was started; 3 the store cannot be written.
     """
     description = read_run(file, name=name, store=store)
+    submission.check_placements(description)
     objects = make_store(description.store)
     submission.probe(objects)
     checked = check_with_bar(description)

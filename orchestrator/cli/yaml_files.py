@@ -43,6 +43,7 @@ REMEDIES = {
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping with fields",
     "too_short": "needs at least one entry",
+    "string_too_short": "must not be empty",
 }
 """What is said instead of pydantic's own text, by error type."""
 

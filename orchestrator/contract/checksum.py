@@ -45,9 +45,9 @@ VECTORS: tuple[tuple[str, list[Any], str], ...] = ()
 def mix32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Murmur3's 32-bit finaliser, elementwise: a bijection whose every output bit depends on every input bit."""
     x = x ^ (x >> np.uint32(16))
-    x = x * np.uint32(MIX[0])
+    x = np.multiply(x, np.uint32(MIX[0]))  # `*` would warn that a scalar overflows, as it should here
     x = x ^ (x >> np.uint32(13))
-    x = x * np.uint32(MIX[1])
+    x = np.multiply(x, np.uint32(MIX[1]))
     return x ^ (x >> np.uint32(16))
 
 

@@ -150,6 +150,9 @@ class Run(Document):
     scrub: tuple[str, ...] = ()
     """The command that reads a checkpoint back and writes its proof; called with --store, --run and --manifest. Empty:
     checkpoints are proven by restores only, and the last one by none."""
+    zygote: str | None = None
+    """``<module>:<trainer module>``: agents start the module once and let it fork trainers whose command is
+    ``python -m <trainer module>``; None: every trainer starts in a fresh interpreter."""
     submitted_at: float
     """Seconds since the epoch."""
     by: str = ""

@@ -60,12 +60,14 @@ class Observer:
             placement=launch.placement,
             stage=launch.stage,
             until_step=launch.until_step,
-            processes=self._processes(launch, hosts),
+            processes=self._processes(launch, hosts, history.declared_gone),
             launched_at=history.launched_at,
             stop_ordered=stop.how if stop else "no",
         )
 
-    def _processes(self, launch: Launch, hosts: tuple[HostView, ...]) -> tuple[ProcessView, ...]:
+    def _processes(
+        self, launch: Launch, hosts: tuple[HostView, ...], declared_gone: frozenset[str]
+    ) -> tuple[ProcessView, ...]:
         """The order of the reads matters: the kill order before the start order, so that a start order that is absent
         after a kill order was seen can never be obeyed; hosts (read before) before exit documents, so that a host seen
         without an agent has written all its exit documents."""
@@ -79,6 +81,8 @@ class Observer:
         for index, ref in enumerate(launch.hosts):
             if index in exits:
                 state, evidence = "exited", f"the agent of {ref} reported its exit"
+            elif str(ref) in declared_gone:
+                state, evidence = "lost", f"{ref} is gone: a person said so"
             else:
                 state, evidence = _state(
                     views.get(ref), ref, launch.attempt, killed=killed, ordered=ordered, started=index in started
@@ -97,7 +101,7 @@ class Observer:
     def _unconfirmed(
         self, history: History, hosts: tuple[HostView, ...], attempt: AttemptView | None
     ) -> frozenset[HostRef]:
-        processes = [process for launch in history.loose for process in self._processes(launch, hosts)]
+        processes = [process for launch in history.loose for process in self._processes(launch, hosts, history.declared_gone)]
         if attempt is not None and history.fence is not None:
             processes += attempt.processes
         return frozenset(process.host for process in processes if not process.free)

@@ -6,7 +6,6 @@ Everything here is pure: no clock, no randomness, no I/O. Each row is a function
 
 from collections.abc import Callable
 
-from orchestrator.contract.attempt import HostRef
 from orchestrator.contract.event import Launch, SetState
 from orchestrator.planner import requests
 from orchestrator.planner.causes import Death, first_death, gracefully_left
@@ -78,9 +77,6 @@ def host_gone(facts: Facts) -> Decision | None:
     attempt = facts.seen.attempt
     if attempt is None or not facts.history.live or all(process.state == "exited" for process in attempt.processes):
         return None
-    gone = _declared(facts)
-    if gone is not None:
-        return fence(facts, "host-lost", f"host {gone} is gone: a person said so", suspects=(gone,))
     death = first_death(attempt)
     if death is None:
         return None
@@ -324,12 +320,6 @@ def _resume(facts: Facts) -> str | None:
 def _death_of_live(facts: Facts) -> Death | None:
     attempt = facts.seen.attempt
     return first_death(attempt) if attempt is not None and facts.history.live else None
-
-
-def _declared(facts: Facts) -> HostRef | None:
-    assert facts.seen.attempt is not None
-    hosts = [process.host for process in facts.seen.attempt.processes]
-    return next((host for host in hosts if str(host) in facts.history.declared_gone), None)
 
 
 ROWS: tuple[Row, ...] = (

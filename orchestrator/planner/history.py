@@ -87,7 +87,7 @@ class History:
     deleted: frozenset[str] = frozenset()
     """Checkpoints whose data was given up, deleted by now or not."""
     declared_gone: frozenset[str] = frozenset()
-    """Hosts that a person stated to be gone."""
+    """Hosts that a person stated to be gone and that were not seen since."""
     waiting: str = ""
     """Key of the newest recorded reason to wait."""
     alerts: frozenset[str] = frozenset()
@@ -194,7 +194,9 @@ class History:
             case "waiting":
                 return replace(self, waiting=str(event.details.get("key", "")))
             case "alert":
-                return replace(self, alerts=self.alerts | {str(event.details.get("key", ""))})
+                back = {str(event.details.get("host_back", ""))}
+                alerts = self.alerts | {str(event.details.get("key", ""))}
+                return replace(self, alerts=alerts, declared_gone=self.declared_gone - back)
             case "answered" if event.details.get("host_gone"):
                 return replace(self, declared_gone=self.declared_gone | {str(event.details["host_gone"])})
             case _:

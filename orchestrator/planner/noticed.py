@@ -5,7 +5,9 @@ from orchestrator.planner.decision import Decision, Facts
 
 def noticed(facts: Facts) -> Decision | None:
     """The first fact that the log does not have yet."""
-    return _first_new_step(facts) or _proven(facts) or _quarantined(facts) or _save_failed(facts)
+    return (
+        _first_new_step(facts) or _proven(facts) or _quarantined(facts) or _save_failed(facts) or _host_is_back(facts)
+    )
 
 
 def _first_new_step(facts: Facts) -> Decision | None:
@@ -45,6 +47,16 @@ def _quarantined(facts: Facts) -> Decision | None:
         message=f"checkpoint {', '.join(names)} failed its checks and is not tried again",
         details={"manifests": names},
     )
+
+
+def _host_is_back(facts: Facts) -> Decision | None:
+    """A statement that a host is gone holds until the host is seen again."""
+    back = [host.ref for host in facts.seen.hosts if host.condition == "ready"]
+    for ref in back:
+        if str(ref) in facts.history.declared_gone:
+            message = f"{ref}, which was stated to be gone, is back"
+            return Decision(kind="alert", message=message, details={"key": f"back-{ref}", "host_back": str(ref)})
+    return None
 
 
 def _save_failed(facts: Facts) -> Decision | None:

@@ -113,9 +113,13 @@ def _state(name: str, request: Request, action: SetState, what: str) -> Decision
 
 
 def _host_gone(facts: Facts, name: str, request: Request) -> Decision:
+    """Only of a host that is unknown: of any other one there is evidence that counts more than a word."""
     host = request.arguments.get("host", "")
-    if host not in {str(view.ref) for view in facts.seen.hosts}:
+    view = next((view for view in facts.seen.hosts if str(view.ref) == host), None)
+    if view is None:
         return _refused(name, request, f"{host!r} is no host of the fleet; see `everstep fleet`")
+    if view.condition != "unknown":
+        return _refused(name, request, f"{host} is not unknown, it is {view.condition}: {view.evidence}")
     return Decision(
         kind="answered",
         message=_asked(request, f"{host} counts as gone"),

@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from orchestrator.contract.attempt import AttemptSpec, ExitCode, HostRef, OwnError, Progress, Segment
+from orchestrator.contract.attempt import AttemptSpec, HostRef, OwnError, Progress, Segment
 from orchestrator.contract.base import sha256_of
 from orchestrator.contract.ledger import Record
 from orchestrator.contract.manifest import Head
@@ -29,6 +29,7 @@ from orchestrator.contract.recipe import Data, Model, Optimizer, Recipe, Schedul
 from orchestrator.contract.run import CheckpointPolicy, LeafPlan, Placement, Revision
 from orchestrator.store.local import LocalStore
 from orchestrator.store.run_store import RunStore
+from tests.local.warm import TrainerProcess, Warm
 from trainer.data.token_files import measure
 
 REPOSITORY = Path(__file__).parents[2]
@@ -47,12 +48,13 @@ MODEL = Model(
     global_every=2,
     compute_dtype="float32",
 )
-Found = TypeVar("Found")
+STAND_IN = ("-m", "tests.local.stand_in_trainer")
+REAL = ("-m", "trainer.train")
 
 
-def write_tokens(path: Path, *, count: int = 4096, seed: int = 0) -> TokenFile:
-    """Random tokens of the small vocabulary; the path in the result is the file's name."""
-    np.random.default_rng(seed).integers(0, VOCABULARY, count).astype("<u4").tofile(path)
+def write_tokens(path: Path, *, vocabulary: int = VOCABULARY, count: int = 4096) -> TokenFile:
+    """Random tokens; the path in the result is the file's name."""
+    np.random.default_rng(0).integers(0, vocabulary, count).astype("<u4").tofile(path)
     return measure(path).model_copy(update={"path": path.name})
 
 
@@ -73,7 +75,7 @@ class Attempt:
     """The processes of one attempt."""
 
     number: int
-    processes: list[subprocess.Popen[bytes]]
+    processes: list[TrainerProcess]
     folder: Path
     store: RunStore
 
@@ -129,6 +131,8 @@ class SmallRun:
     recipe: Recipe
     every_steps: int = 4
     cache: Path | None = None
+    warm: Warm | None = None
+    """Where trainers are forked; None: each is a fresh interpreter."""
     revision: int = 1
     attempts: list[Attempt] = field(default_factory=list)
 
@@ -157,10 +161,13 @@ class SmallRun:
         hosts: int = 1,
         devices: int = 1,
         environment: Mapping[str, str] | None = None,
-        command: tuple[str, ...] = ("-m", "trainer.train"),
+        cold: tuple[str, ...] | None = None,
         **changes: Any,
     ) -> Attempt:
-        """Fence, write the spec (``changes`` replace its fields), start one process a host."""
+        """Fence, write the spec (``changes`` replace its fields), start one process a host.
+
+        ``cold``: arguments of a fresh interpreter, instead of a fork.
+        """
         number = self.fence()
         spec = self.spec(number, hosts=hosts, devices=devices).model_copy(update=changes)
         self.store.create_attempt(spec)
@@ -168,7 +175,7 @@ class SmallRun:
         folder.mkdir()
         (folder / "spec.json").write_bytes(spec.to_bytes())
         started = [
-            self._start(folder, process, devices=devices, environment=environment or {}, command=command)
+            self._start(folder, process, devices=devices, environment=environment or {}, cold=cold)
             for process in range(hosts)
         ]
         attempt = Attempt(number=number, processes=started, folder=folder, store=self.store)
@@ -239,8 +246,14 @@ class SmallRun:
         )
 
     def _start(
-        self, folder: Path, process: int, *, devices: int, environment: Mapping[str, str], command: tuple[str, ...]
-    ) -> subprocess.Popen[bytes]:
+        self,
+        folder: Path,
+        process: int,
+        *,
+        devices: int,
+        environment: Mapping[str, str],
+        cold: tuple[str, ...] | None,
+    ) -> TrainerProcess:
         own = {
             "EVERSTEP_ATTEMPT": str(folder / "spec.json"),
             "EVERSTEP_PROCESS": str(process),
@@ -254,19 +267,19 @@ class SmallRun:
         }
         if self.cache is not None:
             own["EVERSTEP_COMPILE_CACHE"] = str(self.cache)
+        own |= environment
         with (folder / f"{process}.log").open("wb") as log:
+            if self.warm is not None and cold is None:
+                return self.warm.start(own, log=log.fileno())
             return subprocess.Popen(
-                [sys.executable, *command],
+                [sys.executable, *(cold or STAND_IN)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **own, **environment},
+                env={**os.environ, **own},
                 cwd=folder,
             )
 
 
 def small_recipe(*stages: Stage) -> Recipe:
     return Recipe(name="small", seed=3, model=MODEL, stages=stages)
-
-
-__all__ = ["Attempt", "ExitCode", "SmallRun", "small_recipe", "stage_of", "write_tokens"]

@@ -1,6 +1,6 @@
-"""``python -m tests.local.stand_in_trainer``: the trainer with ``stand_in``'s program, imported as late as the real one."""
+"""``python -m tests.local.stand_in_trainer``: the trainer with ``stand_in``'s program, everything else as it is."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 from trainer import train
 from trainer.launch import Launch
@@ -19,5 +19,9 @@ def load_story() -> train.RunAttempt:
     return attempt.run_attempt
 
 
-if __name__ == "__main__":
+def main() -> NoReturn:
     train.main(load_story)
+
+
+if __name__ == "__main__":
+    main()

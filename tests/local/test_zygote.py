@@ -155,15 +155,24 @@ def test_an_agent_killed_by_force_takes_zygote_and_trainer_along(bench: Bench) -
 
 
 def test_everything_that_the_trainer_imports_late_is_imported_before_the_fork() -> None:
-    tree = ast.parse((ROOT / "trainer" / "train.py").read_text())
-    late = {
-        node.module
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.ImportFrom) and node.module is not None
-    }
+    files = [*ROOT.glob("trainer/*.py"), *ROOT.glob("trainer/checkpoint/*.py"), *ROOT.glob("trainer/data/*.py")]
+    late = {name for file in files for name in late_imports(ast.parse(file.read_text()))}
+    assert "trainer.attempt" in late, "the reader of late imports reads"
     assert late <= set(zygote.PRELOADED), f"add to trainer.zygote.PRELOADED: {late - set(zygote.PRELOADED)}"
+
+
+def late_imports(tree: ast.Module) -> set[str]:
+    """Modules that functions import."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inside = [node for function in functions for node in ast.walk(function)]
+    direct = {name.name for node in inside if isinstance(node, ast.Import) for name in node.names}
+    packages = {
+        f"{node.module}.{name.name}" if node.module == "jax.experimental" else str(node.module)
+        for node in inside
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    return direct | packages
 
 
 def test_a_zygote_with_two_threads_refuses_to_fork(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,7 +286,7 @@ def request(world: "World", *, kind: str, older: bool, which: int) -> None:
     if kind == "move":
         arguments["to"] = placements[which % len(placements)].name
     elif kind == "host-gone":
-        arguments["host"] = str(_host(world, which).ref)
+        arguments["host"] = str(_declare_gone(world, which).ref)
     elif kind == "stop" and which % 2:
         arguments["now"] = "yes"
     elif kind in ("rewind", "amend"):
@@ -296,6 +296,14 @@ def request(world: "World", *, kind: str, older: bool, which: int) -> None:
     elif kind == "pin" and checkpoints:
         world.pin(checkpoints[which % len(checkpoints)].name)
     world.request(kind, seen=seen, **arguments)  # type: ignore[arg-type]
+
+
+def _declare_gone(world: "World", which: int) -> "Host":
+    """A person is sure that a host is gone, rightly or not; one that is unknown, if there is any."""
+    host = next((host for host in world.hosts.values() if host.unknown), _host(world, which))
+    for process in host.trainers:
+        process.excused = True
+    return host
 
 
 def _host(world: "World", index: int) -> "Host":

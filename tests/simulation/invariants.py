@@ -38,6 +38,8 @@ class Log:
     revision: int = 1
     ended: set[int] = field(default_factory=set)
     fenced: set[int] = field(default_factory=set)
+    proven: set[str] = field(default_factory=set)
+    quarantined: set[str] = field(default_factory=set)
     answered: Counter[str] = field(default_factory=Counter)
     failures: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """By host, since the newest proof or resume."""
@@ -197,7 +199,7 @@ class Watch:
             return
         newer = [manifest.name for manifest in self._lineage(head.manifest)]
         self._must(launch.resume in newer, f"a{launch.attempt} resumes {launch.resume}, which head does not reach")
-        bad = self._world.store.quarantined()
+        bad = self._world.store.quarantined().keys() | self._world.store.tombstones()
         passed_over = [name for name in newer[: newer.index(launch.resume)] if name not in bad]
         self._must(not passed_over, f"a{launch.attempt} resumes {launch.resume}, but {passed_over[:1]} is newer")
 
@@ -238,6 +240,9 @@ class Watch:
             self._ended(event)
         elif event.kind == "proven":
             log.failures.clear()
+            log.proven.update(event.details["manifests"])
+        elif event.kind == "quarantined":
+            log.quarantined.update(event.details["manifests"])
 
     def _ended(self, event: Event) -> None:
         log, world = self.log, self._world
@@ -290,8 +295,9 @@ class Watch:
                 break
             skipped.append(older.name)
         quarantined = self._world.store.quarantined()
-        bad = [name for name in skipped if name not in quarantined]
+        bad = [name for name in skipped if name not in quarantined and name not in self.deleted]
         self._must(not bad, f"{actor} commits {manifest.name} on {manifest.parent} and loses {bad[:1]}")
+        self._must(not skipped or skipped[0] in quarantined, f"{actor} passes over head's checkpoint, which is whole")
         if not skipped:
             self._must(head.next_step >= (before.next_step or 0), f"head falls from {before.next_step} to {head.next_step}")
         self._right_bits(manifest)
@@ -342,12 +348,13 @@ class Watch:
         self._must(name in world.store.tombstones(), f"{name} is deleted without a tombstone")
         self._must(name != head.manifest, f"{name} is head's and is deleted")
         self._must(name not in world.store.pins(), f"{name} is pinned and is deleted")
-        self._must(name not in world.store.quarantined(), f"{name} is evidence and is deleted")
+        self._must(name not in self.log.quarantined, f"{name} is evidence and is deleted")
         for gang in self._living_gangs():
-            self._must(name not in (gang.spec.resume, gang.restored), f"a{gang.spec.attempt} started from {name}")
-        quarantined, gone = world.store.quarantined(), self.deleted - {name}
+            needed = gang.restored if gang.saver is not None and gang.saver.parent == gang.restored else None
+            self._must(name not in (gang.spec.resume, needed), f"a{gang.spec.attempt} started from {name}")
+        quarantined, gone = self.log.quarantined, self.deleted - {name}
         good = [m.name for m in self._lineage(head.manifest) if m.name not in quarantined and m.name not in gone]
-        proven = [other for other in good if other in world.store.proven_names()]
+        proven = [other for other in good if other in self.log.proven]
         self._must(name not in good[: policy.keep_newest], f"{name} is one of the newest and is deleted")
         self._must(name not in proven[: policy.keep_proven], f"{name} is one of the newest proven and is deleted")
 

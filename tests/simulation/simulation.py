@@ -63,7 +63,8 @@ def _help(world: World) -> None:
     """What the log's own words tell a person to do."""
     last = next(event for event in reversed(world.events) if _stopped_by(event.action))
     world.say(f"a person reads: {last.message}")
-    usable = [m for m in world.watch.lineage() if m.name not in world.store.quarantined()]
+    useless = world.store.quarantined().keys() | world.store.tombstones()
+    usable = [manifest for manifest in world.watch.lineage() if manifest.name not in useless]
     if last.cause == "none-restores":
         world.repair(world.watch.lineage()[0].name)
         world.request("resume")

@@ -71,7 +71,7 @@ class Process:
         self.error: OwnError | None = None
         self.died_at = 0.0
         self.excused = False
-        """It lived on while its host was out of the fleet's list, which is evidence that it was gone."""
+        """It lived on when there was evidence that it was gone: its host was not listed, or a person said so."""
         self.phase: Phase = "start"
         self.store = gang.world.store_for(f"trainer a{self.attempt}", gang.world.guard_of(host, "trainer"))
         self._phases: list[PhaseStart] = []

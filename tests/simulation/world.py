@@ -168,6 +168,7 @@ class World:
         self.corrupt.discard(manifest)
         self._objects.overwrite(f"{self.run_name}/checkpoints/{manifest}/data", b"state")
         self._objects.delete(f"{self.run_name}/quarantine/{manifest}.json")
+        self.watch.log.quarantined.discard(manifest)
 
     # ---- what is wrong
     def loses_response(self, actor: str) -> bool:

@@ -248,7 +248,7 @@ class AttemptFactory:
         self.run.now += 0.5
         fields.setdefault("signal", None if error else 9)
         fields.setdefault("code", 1 if error else None)
-        self._exit(host, error=error, last_lines=(f"host {host} dies",), **fields)
+        self.exit(host, error=error, last_lines=(f"host {host} dies",), **fields)
         died_at = self.run.now
         self.run.now += 0.25
         cause = "own-error" if error else "died"
@@ -257,9 +257,9 @@ class AttemptFactory:
         self.run.now += 0.25
         for index in range(len(self.hosts)):
             if index != host:
-                self._exit(index, signal=9, killed_by_us=True)
+                self.exit(index, signal=9, killed_by_us=True)
         self.run.now += 0.125
-        self._ended(cause, {"first_death_at": died_at})
+        self.ended(cause, {"first_death_at": died_at})
         return self
 
     def drain(
@@ -287,9 +287,9 @@ class AttemptFactory:
     def _leave(self, code: int, cause: str) -> Self:
         self.run.now += 0.25
         for index in range(len(self.hosts)):
-            self._exit(index, code=code)
+            self.exit(index, code=code)
         self.run.now += 0.125
-        self._ended(cause, {})
+        self.ended(cause)
         return self
 
     # ---- documents
@@ -399,7 +399,8 @@ class AttemptFactory:
         fields = {"attempt": self.number, "how": how, "reason": reason, "at": self.run.now}
         self.store.create_stop_order(StopOrder.model_validate(fields))
 
-    def _exit(self, index: int, **fields: Any) -> None:
+    def exit(self, index: int, **fields: Any) -> None:
+        """A process's exit document, of now; ``fields`` replace its fields."""
         known: dict[str, Any] = {
             "attempt": self.number,
             "process": index,
@@ -415,14 +416,15 @@ class AttemptFactory:
         }
         self.store.create_exit(Exit.model_validate({**known, **fields}))
 
-    def _ended(self, cause: str, details: dict[str, Any]) -> None:
+    def ended(self, cause: str, details: dict[str, Any] | None = None) -> None:
+        """The controller's word that all processes are gone."""
         disturbs = cause not in ("stage-done", "last-step")
         self.run.event(
             f"a{self.number} ended: {cause}",
             kind="ended",
             attempt=self.number,
             cause=cause,
-            details=details,
+            details=details or {},
             disturbs=disturbs,
         )
         self.run.now += 0.25

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orchestrator.reports.certificate import Certificate, certificate
-from orchestrator.reports.claims import Claim
+from orchestrator.reports.claims import Claim, reference_of
 from orchestrator.reports.tokens import TokenCheck
 from tests.unit.run_documents import true_record
 from tests.unit.run_factory import RunFactory
@@ -154,6 +154,15 @@ def test_a_reference_that_is_not_complete_shows_nothing() -> None:
     assert "run half has 6 of 12 steps" in claim(found, "the final parameters").evidence
 
 
+def test_equal_parameters_count_only_between_complete_runs_of_one_recipe() -> None:
+    own = certificate(undisturbed().store).ending
+    assert reference_of(own, own, attempts=1).equal
+    for change in ({"recipe_sha256": "0" * 64}, {"next_step": 6}, {"params_sha256": "0" * 64}):
+        other = own.model_copy(update=change)
+        assert not reference_of(own, other, attempts=1).equal, change
+        assert not reference_of(other, own, attempts=1).equal, change
+
+
 def test_tokens_that_were_read_again_are_a_claim() -> None:
     right = TokenCheck(checksum_of=lambda _, step: true_record(step).tokens)
     wrong = TokenCheck(checksum_of=lambda _, step: "0" * 16)
@@ -173,7 +182,12 @@ def test_a_certificate_carries_its_own_hash() -> None:
 
 def test_any_change_of_a_certificate_shows() -> None:
     data = certificate(moved().store).to_bytes()
-    changes = {b'"held": true': b'"held": false', b"Run moved": b"Run Moved", b'"steps_lost": 3': b'"steps_lost": 2'}
+    changes = {
+        b'"held": true': b'"held": false',
+        b"Run moved": b"Run Moved",
+        b'"steps_lost": 3': b'"steps_lost": 2',
+        b'"PRODUCTIVE"': b'"PRODUCTIVe"',
+    }
     for before, after in changes.items():
         assert before in data
         assert not Certificate.from_bytes(data.replace(before, after, 1), where="copy").intact

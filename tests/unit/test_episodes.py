@@ -80,9 +80,9 @@ def test_an_attempt_that_ends_by_itself_has_no_stop_order() -> None:
     run = RunFactory(steps=12)
     attempt = run.launch("quarter").train(4)
     died_at = run.now = run.now + 0.5
-    attempt._exit(0, code=1)
+    attempt.exit(0, code=1)
     run.now += 2.0
-    attempt._ended("died", {"first_death_at": died_at})
+    attempt.ended("died", {"first_death_at": died_at})
     found = episodes(run.store)[1]
     assert (found.how, found.from_attempt, found.began_at) == ("ended", 1, died_at)
     assert (found.phases.detect, found.phases.decide, found.phases.stop) == (2.0, None, None)
@@ -110,7 +110,7 @@ def test_the_controllers_word_on_when_it_happened_comes_first() -> None:
     run.now += 60
     happened_at = run.now - 42
     run.event("stalled", disturbs=True, cause="stalled-train", details={"happened_at": happened_at})
-    attempt._exit(0, code=1)
+    attempt.exit(0, code=1)
     assert episodes(run.store)[1].phases.detect == 42
 
 
@@ -120,6 +120,20 @@ def test_a_host_clock_that_is_ahead_makes_no_negative_part() -> None:
     run.event("died", disturbs=True, details={"happened_at": run.now + 30})
     found = episodes(run.store)[1]
     assert (found.phases.detect, found.began_at) == (0.0, run.now)
+
+
+def test_a_phase_lasts_as_long_as_its_slowest_process_takes() -> None:
+    run = RunFactory(steps=12)
+    attempt = run.launch("full")
+    (progress,) = {entry.phases for entry in run.store.progress(1).values()}
+    late = [start.model_copy(update={"at": start.at + 0.5 * index}) for index, start in enumerate(progress)]
+    slow = run.store.progress(1)[2].model_copy(update={"phases": tuple(late)})
+    run.store.write_progress(slow)
+    phases = episodes(run.store)[0].phases
+    assert (phases.start, phases.initialise, phases.compile) == (0.75 + 0.5, 0.25 + 0.5, 2.0 + 0.5)
+    run.store.write_progress(slow.model_copy(update={"phase": "start", "phases": progress[:1]}))
+    assert episodes(run.store)[0].phases.start is None, "a process of four has not left its start"
+    assert attempt.number == 1
 
 
 def test_an_own_error_is_the_cause() -> None:

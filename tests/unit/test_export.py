@@ -98,6 +98,15 @@ def test_a_file_that_exists_is_kept_unless_forced(tmp_path: Path) -> None:
     assert path.read_text().startswith("step,revision,")
 
 
+def test_a_refused_export_does_not_read_the_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "curve.csv"
+    path.write_text("mine")
+    points = curve(moved().store)
+    with pytest.raises(ExportError):
+        write_csv(points, path)
+    assert next(points).step == 0, "nothing was taken from it"
+
+
 def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
 

@@ -131,6 +131,35 @@ def test_the_slowest_process_decides_which_phase_it_is() -> None:
     assert spent["TPU_INITIALIZATION"] == 2.0
 
 
+def test_waiting_for_a_batch_is_at_most_the_whole_step() -> None:
+    run = RunFactory(steps=4)
+    run.launch().train(4, change={3: {"data_seconds": 50.0}})
+    run.now += 10
+    spent = seconds_of(goodput(run.store, now=run.now))
+    assert (spent["DATA_LOADING_SYNC"], spent["PRODUCTIVE"]) == (3 * 0.125 + 1.0, 3 * 0.875)
+
+
+def test_a_phase_in_which_a_process_died_ends_with_it() -> None:
+    run = RunFactory(steps=8)
+    run.launch("quarter").train(4).commit().die()
+    before = seconds_of(goodput(run.store, now=run.now))["UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME"]
+    run.launch("quarter").die()
+    after = seconds_of(goodput(run.store, now=run.now))["UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME"]
+    assert after - before == 1.0 + 0.5
+
+
+def test_an_attempt_that_dies_alone_wastes_the_step_it_was_in() -> None:
+    run = RunFactory(steps=8)
+    attempt = run.launch("quarter").train(4).commit()
+    run.now += 0.75
+    attempt.exit(0, code=1)
+    run.now += 5
+    attempt.ended("died")
+    spent = seconds_of(goodput(run.store, now=run.now))
+    assert spent["WASTED_PROGRESS_FROM_DISRUPTION"] == 0.75
+    assert spent["DETECTION_AND_DECISION"] == 5.0
+
+
 def test_a_reader_that_comes_back_reads_only_new_segments() -> None:
     run = RunFactory(steps=12)
     attempt = run.launch().train(4)

@@ -3,15 +3,17 @@
 import pytest
 
 from orchestrator.contract.attempt import Exit, HostRef, OwnError
+from orchestrator.contract.event import Fence
 from orchestrator.contract.ledger import float_of
 from orchestrator.reports.logs import logs
+from orchestrator.reports.state import states
 from orchestrator.reports.status import status
 from orchestrator.reports.why import why
 from orchestrator.store.memory import MemoryStore
 from orchestrator.store.objects import NotFound
 from orchestrator.store.run_store import RunStore
 from tests.unit.run_documents import true_record
-from tests.unit.run_factory import RunFactory
+from tests.unit.run_factory import SUBMITTED_AT, RunFactory
 
 
 # ---- status
@@ -65,6 +67,25 @@ def test_what_a_drain_was_for_is_the_state_after_it(then: str, state: str) -> No
     assert status(run.store, now=run.now).state == state
 
 
+def test_a_late_word_on_an_old_attempt_does_not_end_the_new_one() -> None:
+    run = RunFactory(steps=8)
+    old = run.launch("full").train(2)
+    run.event("h0 does not answer", action=Fence(attempt=1), disturbs=True)
+    run.launch("quarter").train(4)
+    old.ended("host-lost")
+    row = status(run.store, now=run.now)
+    assert (row.state, row.live, row.attempt) == ("running", True, 2)
+
+
+def test_a_controller_whose_clock_is_behind_does_not_turn_time_back() -> None:
+    run = RunFactory(steps=8)
+    run.now -= 50
+    run.launch().train(2)
+    changes = states(SUBMITTED_AT, run.store.events())
+    assert [change.at for change in changes] == [SUBMITTED_AT, SUBMITTED_AT]
+    assert [change.state for change in changes] == ["waiting", "running"]
+
+
 def test_a_run_finishes_and_is_complete() -> None:
     run = RunFactory(steps=4)
     run.launch().train(4).commit().finish()
@@ -93,7 +114,7 @@ def test_the_newest_events_come_with_their_episodes() -> None:
 
 def test_fewer_events_than_asked_for_are_all_of_them() -> None:
     run = RunFactory(steps=8)
-    assert [line.kind for line in why(run.store, count=50).lines] == ["submitted"]
+    assert [(line.kind, line.opens_episode) for line in why(run.store, count=50).lines] == [("submitted", False)]
     assert why(run.store, count=0).lines == ()
 
 

@@ -103,6 +103,13 @@ def test_a_flip_in_a_step_that_nobody_replayed_is_not_a_difference() -> None:
     assert found.verdict == "equal"
 
 
+def test_the_first_of_several_differences_is_shown() -> None:
+    found = verify(killed_and_finished({5: {"ce": "0" * 8}, 6: {"gradient": "0" * 16}}).store)
+    assert found.steps_differing == 2
+    assert found.first_difference is not None
+    assert (found.first_difference.step, found.first_difference.fields) == (5, ("ce",))
+
+
 def test_minus_zero_is_not_zero() -> None:
     run = RunFactory(steps=2)
     run.launch().train(1, change={0: {"z_loss": bits_of(0.0)}}).die()
@@ -199,7 +206,7 @@ def test_of_three_fingerprints_each_pair_is_held_to_the_bound() -> None:
     for label, total in (("a", 4.0), ("b", 4.2), ("c", 3.9)):
         run.launch("other", label=label).train(1, change={0: {"total": bits_of(total)}}).die()
     found = verify(run.store)
-    assert (found.comparisons, found.steps_differing) == (3, 1)
+    assert (found.comparisons, found.steps_differing, found.steps_bounded) == (3, 1, 0)
     assert found.first_difference is not None
     assert (found.first_difference.first_attempt, found.first_difference.attempt) == (2, 3)
 
@@ -332,11 +339,13 @@ def test_another_recipe_hash_in_a_checkpoint_is_a_difference() -> None:
     assert found.recipe_problems[0].startswith("checkpoint 000000000008-a0001 carries recipe 000000000000")
 
 
-def test_a_segment_that_was_changed_after_the_fence_is_refused() -> None:
+@pytest.mark.parametrize("change", [(b'"skipped": false', b'"skipped": true'), (b'"step": 6', b'"step": 7')])
+def test_a_segment_that_was_changed_after_the_fence_is_refused(change: tuple[bytes, bytes]) -> None:
     run = killed_and_finished()
     name = run.store.segment_names(1)[1]
     data = run.store.objects.read(f"demo/{name}").data
-    run.store.objects.overwrite(f"demo/{name}", data.replace(b'"skipped": false', b'"skipped": true'))
+    assert change[0] in data
+    run.store.objects.overwrite(f"demo/{name}", data.replace(*change))
     with pytest.raises(ContractError, match=f"{name}: the ledger segment was changed after attempt 1 was fenced"):
         verify(run.store)
 

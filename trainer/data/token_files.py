@@ -46,6 +46,10 @@ class StageBatches:
             self._read_instance(int(instances[row]), target)
         return out
 
+    def prepare(self, index: int) -> None:
+        """Make the permutation that batch ``index`` needs: for a real corpus it takes longer than a compile."""
+        self._order.batch(index)
+
     def verify_hashes(self) -> None:
         """Hash each file that is small enough.
 

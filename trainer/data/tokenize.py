@@ -1,6 +1,7 @@
 """Bytes as tokens: id = byte, 256 ends a document. Enough for a demonstration, and the same everywhere."""
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -52,3 +53,22 @@ def _tokens_of(path: Path) -> Iterator[bytes]:
             yield np.frombuffer(block, np.uint8).astype("<u4").tobytes()
     if found:
         yield np.array([END_OF_DOCUMENT], "<u4").tobytes()
+
+
+def main() -> int:
+    """``python -m trainer.data.tokenize TARGET``: paths on standard input, one a line; the TokenFile on standard output."""
+    if len(sys.argv) != 2:
+        print("usage: python -m trainer.data.tokenize TARGET < paths", file=sys.stderr)
+        return 2
+    files = [Path(line) for line in sys.stdin.read().splitlines() if line]
+    try:
+        written = tokenize_bytes(files, Path(sys.argv[1]), lambda done, tokens: None)
+    except (OSError, ValueError) as error:
+        print(f"everstep: {error}", file=sys.stderr)
+        return 2
+    print(written.model_dump_json())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

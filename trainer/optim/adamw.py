@@ -4,6 +4,7 @@ The scalars of a step are computed once (``coefficients``) and multiplied in, ne
 applied is chosen away element by element, so that the old bits come back even from a gradient full of NaN.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -55,13 +56,19 @@ def update(
     scalars: Coefficients,
     apply: Array,
     decay: bool,
+    rounded: Callable[[Array], Array],
 ) -> tuple[Array, Array, Array]:
-    """New parameter, first and second moment; the old ones, bit for bit, where ``apply`` is false."""
-    grad = grad * scalars.scale
-    new_first = first + (1.0 - optimizer.beta1) * (grad - first)
-    new_second = second * optimizer.beta2 + (1.0 - optimizer.beta2) * (grad * grad)
-    kept = param * (1.0 - scalars.decay) if decay else param
-    new_param = kept - scalars.step_size * (new_first / (jnp.sqrt(new_second) * scalars.second + optimizer.eps))
+    """New parameter, first and second moment; the old ones, bit for bit, where ``apply`` is false.
+
+    ``rounded`` keeps a product from being fused with the addition that takes it: compilers do so in one loop and not in
+    the next, by the length of a shard, and the two differ in the last bit.
+    """
+    grad = rounded(grad * scalars.scale)
+    new_first = first + rounded((1.0 - optimizer.beta1) * (grad - first))
+    new_second = rounded(optimizer.beta2 * second) + rounded((1.0 - optimizer.beta2) * (grad * grad))
+    kept = rounded(param * (1.0 - scalars.decay)) if decay else param
+    root = rounded(jnp.sqrt(new_second) * scalars.second)
+    new_param = kept - rounded(scalars.step_size * (new_first / (root + optimizer.eps)))
     return (
         jnp.where(apply, new_param, param),
         jnp.where(apply, new_first, first),

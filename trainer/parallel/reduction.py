@@ -32,6 +32,21 @@ def compiler_options(platform: str) -> dict[str, str]:
     return {"xla_disable_hlo_passes": "cse_barrier_expander,while-loop-invariant-code-motion,while-loop-expensive-invariant-code-motion"} if platform == "cpu" else {}
 
 
+def rounding() -> Callable[[Array], Array]:
+    """A function that returns an fp32 array as it is, but only after it was rounded to fp32.
+
+    Its bits pass an XOR with a zero that the compiler cannot see, so a product cannot be contracted with an addition
+    that follows. What remains are IEEE operations one by one, whose results do not depend on the shape of a loop.
+    """
+    zero = barrier(jnp.uint32(0))
+
+    def rounded(x: Array) -> Array:
+        bits = lax.bitcast_convert_type(x, jnp.uint32) ^ zero
+        return lax.bitcast_convert_type(bits, jnp.float32)
+
+    return rounded
+
+
 def pairwise_sum(values: Array) -> Array:
     """Sum over the first axis, whose length is a power of two, by the fixed tree."""
     while values.shape[0] > 1:

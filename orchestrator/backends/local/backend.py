@@ -136,7 +136,7 @@ class LocalBackend:
         command += ["--pool", ref.pool, "--host", ref.host, "--from-attempt", str(from_attempt), "--lock-fd", str(lock)]
         if self._zygote is not None:
             command += ["--zygote", self._zygote]
-        for name, value in trainer_environment(pool).items():
+        for name, value in trainer_environment(pool, fleet=self._fleet).items():
             command += ["--env", f"{name}={value}"]
         return command
 

@@ -1,0 +1,23 @@
+"""Computing a run's samples again from its token files, where they are at hand."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from orchestrator.cli.errors import BadInput
+from orchestrator.reports.tokens import TokenCheck, TokenFiles
+from orchestrator.store.run_store import RunStore
+
+
+def token_check(store: RunStore, data_root: str | None, *, say: Callable[[str], None]) -> TokenCheck | None:
+    """How to compute them; None, and said so, where the files are not and nobody named their place.
+
+    Raises:
+        BadInput: ``data_root`` is no folder.
+    """
+    root = Path(data_root or store.run().data_root)
+    if root.is_dir():
+        return TokenCheck(checksum_of=TokenFiles(root).checksum_of)
+    if data_root is not None:
+        raise BadInput(f"--data-root {root}: no such folder; name the one with the token files")
+    say(f"token files are not at {root}, so samples are not computed again; --data-root says where they are")
+    return None
