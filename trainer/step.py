@@ -29,8 +29,8 @@ from trainer.model.layers import Weight
 from trainer.model.olmo3 import LeafArithmetic, skeleton
 from trainer.optim import adamw, skip_step
 from trainer.parallel.checksum import array_words, combined, token_words
-from trainer.parallel.gather import GatherPlan
-from trainer.parallel.leaf import Leaf, sum_of_leaves
+from trainer.parallel.gather import Travel
+from trainer.parallel.leaf import Leaf, PackedModel, packs_of, sum_of_leaves
 from trainer.parallel.mesh import AXIS, Ranks, cut_axis, cut_spec, make_mesh
 from trainer.parallel.norms import global_norm
 from trainer.parallel.plan import StepPlan
@@ -59,7 +59,7 @@ class StepResult:
     grad_norm: np.float32
     """Of the mean gradient, before clipping."""
     grad_checksum: Checksum
-    """Of the gradient's sum over targets, all parameters together."""
+    """Of the gradient's sum over targets, all parameters together, as packed in V blocks."""
     token_checksum: Checksum
     """Of the token ids on the devices as [V, sequences_per_rank, length]."""
     skipped: bool
@@ -224,10 +224,14 @@ class Program:
 
 
 def _leaf_of(plan: StepPlan, *, devices: int) -> Leaf:
+    bones = skeleton(plan.model)
     return Leaf(
-        bones=skeleton(plan.model),
-        arithmetic=LeafArithmetic(attention=plan.attention, attention_chunk=plan.attention_chunk, remat=plan.remat),
-        travel=GatherPlan(
+        bones=bones,
+        packs=packs_of(bones, blocks=plan.stage.virtual_ranks),
+        arithmetic=LeafArithmetic(
+            attention=plan.attention, attention_chunk=plan.attention_chunk, remat=plan.remat
+        ),
+        travel=Travel(
             devices=devices,
             compute_dtype=plan.model.compute_dtype,
             leaf_dtype=plan.leaf_dtype,
@@ -269,7 +273,7 @@ def _update(
     ce = pairwise_sum(cross_entropies) * per_target
     z_loss = pairwise_sum(by_rank(sums.z_loss)) * per_target
     total = ce + z_loss
-    grad_norm = per_target * global_norm(sums.gradient, leaf.bones.weights, blocks=ranks.micro_steps)
+    grad_norm = per_target * global_norm(sums.gradient)
     ce, z_loss, total, grad_norm = barrier((ce, z_loss, total, grad_norm))
 
     opt, window = state["opt"], state["opt"]["window"]
@@ -283,7 +287,7 @@ def _update(
         per_target=per_target,
         applied=opt["applied"],
     )
-    params, m, v = _apply(plan, leaf.bones.weights, state, sums.gradient, *barrier((scalars, apply)))
+    params, m, v = _apply(plan, leaf, state, sums.gradient, *barrier((scalars, apply)))
     recorded = skip_step.record(window, loss=ce, grad_norm=grad_norm)
     opt = {
         "m": m,
@@ -297,7 +301,7 @@ def _update(
         "z_loss": z_loss,
         "total": total,
         "grad_norm": grad_norm,
-        "grad_checksum": _tree_words(sums.gradient, leaf.bones.weights),
+        "grad_checksum": _tree_words(sums.gradient),
         "token_checksum": token_words(grouped, devices=ranks.devices),
         "skipped": skipped,
         "finite": finite,
@@ -306,37 +310,33 @@ def _update(
 
 
 def _apply(
-    plan: StepPlan, weights: Tree, state: Tree, gradient: Tree, scalars: adamw.Coefficients, apply: Array
+    plan: StepPlan, leaf: Leaf, state: Tree, gradient: PackedModel, scalars: adamw.Coefficients, apply: Array
 ) -> tuple[Tree, Tree, Tree]:
     """Parameters and moments after the update, one tensor at a time behind barriers."""
     guard: Callable[[Any], Any] = barrier if plan.barriers else lambda value: value
-    rounded = rounding() if plan.barriers else lambda x: x
+    common = {
+        "optimizer": plan.stage.optimizer,
+        "scalars": scalars,
+        "apply": apply,
+        "rounded": rounding() if plan.barriers else lambda x: x,
+    }
 
-    def one(weight: Weight, *tensors: Array) -> tuple[Array, Array, Array]:
-        param, first, second, grad = guard(tensors)
-        updated = adamw.update(
-            param,
-            first,
-            second,
-            grad,
-            optimizer=plan.stage.optimizer,
-            scalars=scalars,
-            apply=apply,
-            decay=weight.decay,
-            rounded=rounded,
-        )
-        return guard(updated)  # type: ignore[no-any-return]
+    def one(weight: Weight, param: Array, first: Array, second: Array, grad: Array) -> tuple[Array, ...]:
+        # the parameter is made from the finished moments, not beside them, so that each is updated in place
+        first, second = guard(adamw.moments(first, second, grad, **common))
+        return guard(adamw.parameter(param, first, second, decay=weight.decay, **common)), first, second
 
-    new = jax.tree.map(one, weights, state["params"], state["opt"]["m"], state["opt"]["v"], gradient)
+    weights, opt = leaf.bones.weights, state["opt"]
+    new = jax.tree.map(one, weights, state["params"], opt["m"], opt["v"], leaf.unpack(guard(gradient)))
     params, m, v = (jax.tree.map(lambda _, three: three[k], weights, new) for k in range(3))
     return params, m, v
 
 
-def _tree_words(gradient: Tree, weights: Tree) -> Array:
-    """One checksum of all gradients."""
-    cuts = [weight.cut for weight in jax.tree.leaves(weights)]
-    words = [array_words(g, cut=cut) for g, cut in zip(jax.tree.leaves(gradient), cuts, strict=True)]
-    labels = np.array([label(path) for path in _by_path(weights)], np.uint32)
+def _tree_words(gradient: PackedModel) -> Array:
+    """One checksum of all gradients, as they are packed: [(n_layers,) V, size] by pack and wire."""
+    packed = _by_path(gradient)
+    words = [array_words(blocks, cut=blocks.ndim - 2) for blocks in packed.values()]
+    labels = np.array([label(path) for path in packed], np.uint32)
     return combined(jnp.stack(words), jnp.asarray(labels))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from orchestrator.cli.errors import Unreachable
 from orchestrator.contract.run import Run
 
-START_TIMEOUT = 20.0
+START_TIMEOUT = 60.0
 """Seconds until a controller that was started must lead."""
 _LOCK_LAYOUT = "hhqqi"
 """``struct flock``: type, whence, start, length, pid."""

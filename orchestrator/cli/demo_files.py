@@ -80,7 +80,8 @@ def write(folder: Path, *, pretrain_steps: int, anneal_steps: int) -> Path:
     (folder / "recipe.yaml").write_text(recipe)
     (folder / "run.yaml").write_text(RUN)
     library = Path(sysconfig.get_paths()["stdlib"])
-    rest, packages = [], []
+    rest: list[Path] = []
+    packages: list[Path] = []
     for path in sources(library):
         (packages if path.relative_to(library).parts[0] in ANNEAL_PACKAGES else rest).append(path)
     _tokenize(rest, folder / "data" / "library.tokens")

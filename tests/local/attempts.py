@@ -28,6 +28,7 @@ from orchestrator.contract.manifest import Head
 from orchestrator.contract.recipe import Data, Model, Optimizer, Recipe, Schedule, Stage, TokenFile
 from orchestrator.contract.run import CheckpointPolicy, LeafPlan, Placement, Revision
 from orchestrator.store.local import LocalStore
+from orchestrator.store.objects import Conflict
 from orchestrator.store.run_store import RunStore
 from tests.local.warm import TrainerProcess, Warm
 from trainer.data.token_files import measure
@@ -147,13 +148,15 @@ class SmallRun:
 
     def fence(self) -> int:
         """Raise head to the next attempt, as a controller does before it launches; returns its number."""
-        stored = self.store.head()
-        number = stored.value.attempt + 1
-        self.store.swap_head(
-            stored.value.model_copy(update={"attempt": number, "write_id": secrets.token_hex(8)}),
-            generation=stored.generation,
-        )
-        return number
+        while True:
+            stored = self.store.head()
+            number = stored.value.attempt + 1
+            raised = stored.value.model_copy(update={"attempt": number, "write_id": secrets.token_hex(8)})
+            try:
+                self.store.swap_head(raised, generation=stored.generation)
+            except Conflict:  # the attempt that is to be fenced has just committed
+                continue
+            return number
 
     def launch(
         self,

@@ -70,8 +70,12 @@ class StandIn:
             out_specs=(self._specs, WHOLE),
             check_vma=False,
         )
-        self._step = jax.jit(mapped, donate_argnums=0)
-        self._gather = jax.jit(lambda state: state, out_shardings=jax.tree.map(lambda _: self._on(WHOLE), self._specs))
+        stage, state = self._stage, self.abstract_state
+        shape = (self.ranks.micro_steps, self.ranks.devices * stage.sequences_per_rank, stage.sequence_length)
+        tokens, rate = self._array(shape, TOKENS, jnp.uint32), self._array((), WHOLE)
+        whole = jax.tree.map(lambda _: self._on(WHOLE), self._specs)
+        self._step = jax.jit(mapped, donate_argnums=0).lower(state, tokens, rate).compile()
+        self._gather = jax.jit(lambda state: state, out_shardings=whole).lower(state).compile()
 
     def step(self, state: Any, tokens: Array, learning_rate: np.float32) -> tuple[Any, Metrics]:
         rate = jax.make_array_from_callback((), self._on(WHOLE), lambda _: learning_rate)

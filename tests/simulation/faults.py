@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.simulation.fleet import Host
     from tests.simulation.world import World
 
-FAULTS_END = 90.0
+FAULTS_END = 70.0
 """Seconds after which nothing new goes wrong."""
 RANKS = 4
 
@@ -427,12 +427,12 @@ def scenario_of(seed: int) -> Scenario:
     pools, placements, stages = _fleet(random)
     recipe = _recipe(stages, seed=0)
     policy = _policy(random, placements)
-    count = random.choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8))
+    count = random.choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10))
     kinds = random.choices(list(FAULTS), [_WEIGHTS.get(kind, 1) for kind in FAULTS], k=count)
     steps = recipe.last_step
     faults = [
-        Fault(at=round(random.uniform(0.0, FAULTS_END * random.random()), 2), kind=kind, settings=_settings(kind, random, steps))
-        for kind in kinds
+        Fault(at=round(at, 2), kind=kind, settings=_settings(kind, random, steps))
+        for kind, at in zip(kinds, _times(random, count), strict=True)
     ]
     return Scenario(
         seed=seed,
@@ -445,6 +445,14 @@ def scenario_of(seed: int) -> Scenario:
     )
 
 
+def _times(random: Random, count: int) -> list[float]:
+    """Spread over the whole time, or all in a few seconds."""
+    if random.random() < 0.5:
+        return [random.uniform(0.0, FAULTS_END * random.random()) for _ in range(count)]
+    begin = random.uniform(0.0, 40.0)
+    return [begin + random.uniform(0.0, 12.0) for _ in range(count)]
+
+
 def _fleet(random: Random) -> tuple[tuple[Pool, ...], tuple[Placement, ...], dict[str, int]]:
     width = random.choice((2, 4))
     spare = random.choice((0, 0, 1))
@@ -453,7 +461,7 @@ def _fleet(random: Random) -> tuple[tuple[Pool, ...], tuple[Placement, ...], dic
         Placement(name="full", pool="first", generation="g1", hosts=width, devices_per_host=1),
         Placement(name="quarter", pool="first", generation="g1", hosts=1, devices_per_host=1),
     ]
-    stages = {"pretrain": random.choice((16, 24, 32))}
+    stages = {"pretrain": random.choice((20, 30, 44))}
     if random.random() < 0.5:
         pools.append(Pool(name="second", generation="g2", count=2))
         placements.append(Placement(name="other", pool="second", generation="g2", hosts=2, devices_per_host=1))

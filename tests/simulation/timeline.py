@@ -23,13 +23,15 @@ class Timeline:
         heapq.heappush(self._queue, (max(when, self.now), self._added, action))
 
     def run_until(self, until: float, *, or_when: Callable[[], bool] = lambda: False) -> None:
-        """Do all that is due until then, or until a condition holds after an action."""
+        """Do all that is due until then, or until a condition holds."""
         while self._queue and self._queue[0][0] <= until:
+            if or_when():
+                return
             when, _, action = heapq.heappop(self._queue)
             self.now = max(self.now, when)
             action()
-            if or_when():
-                return
+        if or_when():
+            return
         self.now = max(self.now, until)
 
 

@@ -1,7 +1,9 @@
 """What people ask for: the request, its answer, exit codes; amend, rewind, policy."""
 
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -148,6 +150,25 @@ def test_rewind_asks_with_the_same_recipe(submitted: CliFolder) -> None:
     (name,) = submitted.store.request_names()
     arguments = submitted.store.request(name).arguments
     assert arguments == {"step": "4", "recipe_sha256": submitted.store.run().recipe_sha256}
+
+
+def test_rewind_makes_a_new_revision_on_the_earlier_checkpoint(
+    moved: RunFactory, folder: CliFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write()
+    fields = json.loads(moved.store.run().to_bytes())
+    Path("store/demo/run.json").write_text(json.dumps({**fields, "fleet": str(folder.path / "fleet")}))
+    with wired(moved.store, clock=SystemClock()) as controller:
+        monkeypatch.setattr("orchestrator.cli.requests.time.sleep", lambda _: controller.look())
+        monkeypatch.setattr("orchestrator.cli.requests.leader_of", lambda _: os.getpid())
+        refused = everstep("rewind", "demo", "--to-step", "5")
+        assert refused.exit_code == 1
+        assert "there is no checkpoint at step 5; there are 0, 4, 12" in error_line(refused)
+        result = everstep("rewind", "demo", "--to-step", "4", "--reason", "spike")
+    assert result.exit_code == 0, result.output
+    assert "(spike): revision 2 goes on from step 4" in result.stdout
+    assert [revision.from_step for revision in moved.store.revisions()] == [0, 4]
+    assert moved.head.manifest == "000000000004-a0001"
 
 
 def test_policy_is_shown_as_it_may_be_written(submitted: CliFolder) -> None:

@@ -9,7 +9,7 @@ and sums over tokens accumulate in fp32.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
@@ -38,6 +38,11 @@ class Weight:
     @property
     def cut_length(self) -> int:
         return self.shape[self.cut]
+
+    @property
+    def of_one_layer(self) -> "Weight":
+        """Without the leading axis of stacked layers."""
+        return replace(self, shape=self.shape[1:])
 
 
 def parameter(

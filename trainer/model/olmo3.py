@@ -20,8 +20,8 @@ from trainer.model.layers import Embedding, Head, RMSNorm, SwiGLU, Weight, metad
 
 Tree = Any
 """A nested dict with string keys; its leaves are arrays, or a ``Weight`` each."""
-Gather = Callable[[Tree, Tree], Tree]
-"""(a tree of stored weights, the tree of their ``Weight``) → whole weights, ready to compute with."""
+Gather = Callable[[Tree], Tree]
+"""What is stored of one layer → its whole weights, a nested dict."""
 
 
 class Block(nnx.Module):
@@ -96,16 +96,18 @@ class LeafArithmetic:
     """Recompute each layer in the backward pass instead of keeping its activations."""
 
 
-def logits(bones: Skeleton, params: Tree, tokens: Array, *, gather: Gather, arithmetic: LeafArithmetic) -> Array:
-    """fp32 logits [batch, length, vocab] of tokens [batch, length]; ``params`` is whatever ``gather`` understands."""
+def logits(
+    bones: Skeleton, ends: Tree, layers: Tree, tokens: Array, *, gather: Gather, arithmetic: LeafArithmetic
+) -> Array:
+    """fp32 logits [batch, length, vocab] of tokens [batch, length].
 
-    def module(graph: nnx.GraphDef[Any], name: str) -> Any:
-        return nnx.merge(graph, gather(params[name], bones.weights[name]))
-
-    x = module(bones.embedding, "embedding")(tokens, dtype=jnp.dtype(bones.model.compute_dtype))
-    x = _layers(bones, params["layers"], x, gather=gather, arithmetic=arithmetic)
-    x = module(bones.norm, "norm")(x)
-    return jnp.asarray(module(bones.head, "head")(x))
+    ``ends`` are the whole weights outside the layers; ``layers`` is scanned over its leading axis, and ``gather``
+    makes the whole weights of a layer from one slice of it.
+    """
+    x = nnx.merge(bones.embedding, ends["embedding"])(tokens, dtype=jnp.dtype(bones.model.compute_dtype))
+    x = _layers(bones, layers, x, gather=gather, arithmetic=arithmetic)
+    x = nnx.merge(bones.norm, ends["norm"])(x)
+    return nnx.merge(bones.head, ends["head"])(x)
 
 
 def _layers(bones: Skeleton, stacked: Tree, x: Array, *, gather: Gather, arithmetic: LeafArithmetic) -> Array:
@@ -118,9 +120,8 @@ def _layers(bones: Skeleton, stacked: Tree, x: Array, *, gather: Gather, arithme
     )
 
     def layer(x: Array, stored: tuple[Tree, Array]) -> tuple[Array, None]:
-        shards, is_global = stored
-        whole = gather(shards, bones.weights["layers"])
-        return nnx.merge(bones.block, whole)(x, is_global, attend=attend), None
+        slice_, is_global = stored
+        return nnx.merge(bones.block, gather(slice_))(x, is_global, attend=attend), None
 
     # inside a scan the loop itself keeps the recomputation from being merged with the first computation
     body = jax.checkpoint(layer, prevent_cse=False) if arithmetic.remat else layer

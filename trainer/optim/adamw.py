@@ -14,6 +14,11 @@ from jax import Array
 from orchestrator.contract.recipe import Optimizer
 
 
+Rounded = Callable[[Array], Array]
+"""Keeps a product from being fused with the addition that takes it: compilers do so in one loop and not in the next, by
+the length of a shard, and the two differ in the last bit."""
+
+
 class Coefficients(NamedTuple):
     """Scalars of one step, fp32."""
 
@@ -46,31 +51,28 @@ def _bias(beta: float, number: Array) -> Array:
     return -jnp.expm1(number * np.float32(np.log(beta))) if beta > 0 else jnp.float32(1.0)
 
 
-def update(
+def moments(
+    first: Array, second: Array, grad: Array, *, optimizer: Optimizer, scalars: Coefficients, apply: Array, rounded: Rounded
+) -> tuple[Array, Array]:
+    """New first and second moment; the old ones, bit for bit, where ``apply`` is false."""
+    grad = rounded(grad * scalars.scale)
+    new_first = first + rounded((1.0 - optimizer.beta1) * (grad - first))
+    new_second = rounded(optimizer.beta2 * second) + rounded((1.0 - optimizer.beta2) * (grad * grad))
+    return jnp.where(apply, new_first, first), jnp.where(apply, new_second, second)
+
+
+def parameter(
     param: Array,
     first: Array,
     second: Array,
-    grad: Array,
     *,
     optimizer: Optimizer,
     scalars: Coefficients,
     apply: Array,
     decay: bool,
-    rounded: Callable[[Array], Array],
-) -> tuple[Array, Array, Array]:
-    """New parameter, first and second moment; the old ones, bit for bit, where ``apply`` is false.
-
-    ``rounded`` keeps a product from being fused with the addition that takes it: compilers do so in one loop and not in
-    the next, by the length of a shard, and the two differ in the last bit.
-    """
-    grad = rounded(grad * scalars.scale)
-    new_first = first + rounded((1.0 - optimizer.beta1) * (grad - first))
-    new_second = rounded(optimizer.beta2 * second) + rounded((1.0 - optimizer.beta2) * (grad * grad))
+    rounded: Rounded,
+) -> Array:
+    """New parameter from the new moments; the old one, bit for bit, where ``apply`` is false."""
     kept = rounded(param * (1.0 - scalars.decay)) if decay else param
-    root = rounded(jnp.sqrt(new_second) * scalars.second)
-    new_param = kept - rounded(scalars.step_size * (new_first / (root + optimizer.eps)))
-    return (
-        jnp.where(apply, new_param, param),
-        jnp.where(apply, new_first, first),
-        jnp.where(apply, new_second, second),
-    )
+    root = rounded(jnp.sqrt(second) * scalars.second)
+    return jnp.where(apply, kept - rounded(scalars.step_size * (first / (root + optimizer.eps))), param)

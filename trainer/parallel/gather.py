@@ -1,9 +1,8 @@
 """Whole weights from their shards, with the exact reduction as the backward pass.
 
-The forward pass of ``gather_weight`` sends a shard in its wire dtype and joins the parts; its backward pass takes one
-virtual rank's gradient of the whole weight, the *gradient leaf*, and returns this device's fp32 part of the sum over
-devices. Barriers on both sides of the reduction keep it apart from the leaf, so that the leaf is the same
-computation for every P.
+The forward pass sends a pack's blocks in their wire dtype; the backward pass takes one virtual rank's gradients of the
+whole weights, the *gradient leaves*, and returns this device's blocks of their fp32 sum over devices. Barriers on both
+sides of the reduction keep it apart from the leaf, so that the leaf is the same computation for every P.
 """
 
 import functools
@@ -11,18 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 
-from trainer.model.layers import Weight
 from trainer.parallel.mesh import AXIS
-from trainer.parallel.reduction import Reduction, barrier, reduce
+from trainer.parallel.packing import WIRES, Pack, Packed
+from trainer.parallel.reduction import Reduction, barrier, reduce_over_devices
 
 Tree = Any
 LeafDtype = Literal["compute", "float32"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatherPlan:
+class Travel:
     """How weights travel, and gradients back."""
 
     devices: int
@@ -33,36 +33,44 @@ class GatherPlan:
     reduction: Reduction = "a2a"
     barriers: bool = True
 
-    def sent(self, weight: Weight) -> str:
-        return "float32" if weight.wire == "float32" else self.compute_dtype
+    @property
+    def sent(self) -> dict[str, Any]:
+        """Dtype on the wire of weights."""
+        return {"compute": jnp.dtype(self.compute_dtype), "float32": jnp.dtype("float32")}
 
-    def leaf(self, weight: Weight) -> str:
-        return "float32" if self.leaf_dtype == "float32" else self.sent(weight)
+    @property
+    def leaf(self) -> dict[str, Any]:
+        """Dtype on the wire of gradient leaves."""
+        return self.sent if self.leaf_dtype == "compute" else dict.fromkeys(WIRES, jnp.dtype("float32"))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def gather_weight(plan: GatherPlan, weight: Weight, shard: Array) -> Array:
-    """The whole weight, in the dtype of its gradient leaf."""
-    cut = weight.cut % shard.ndim
-    sent = shard.astype(plan.sent(weight))
-    return lax.all_gather(sent, AXIS, axis=cut, tiled=True).astype(plan.leaf(weight))
+def gather(travel: Travel, pack: Pack, wire: Packed, sink: Packed) -> Tree:
+    """Whole weights from this device's blocks ``wire`` [V/P, size], each in the dtype of its gradient leaf.
+
+    The gradient leaves through ``sink``, fp32 of the same shapes, whose values do not matter: a gradient must have
+    the dtype of what it belongs to, and what travels is narrower than the sums.
+    """
+    whole = {name: _all_gather(blocks).astype(travel.leaf[name]) for name, blocks in wire.items()}
+    return pack.unpack(whole)
 
 
-def _forward(plan: GatherPlan, weight: Weight, shard: Array) -> tuple[Array, None]:
-    return gather_weight(plan, weight, shard), None
+def _all_gather(blocks: Array) -> Array:
+    return lax.all_gather(blocks, AXIS, axis=0, tiled=True)
 
 
-def _backward(plan: GatherPlan, weight: Weight, _: None, leaf: Array) -> tuple[Array]:
-    if not plan.barriers:
-        return (reduce(leaf, cut=weight.cut, devices=plan.devices, how=plan.reduction),)
-    return (barrier(reduce(barrier(leaf), cut=weight.cut, devices=plan.devices, how=plan.reduction)),)
+def _forward(travel: Travel, pack: Pack, wire: Packed, sink: Packed) -> tuple[Tree, None]:
+    return gather(travel, pack, wire, sink), None
 
 
-gather_weight.defvjp(_forward, _backward)
+def _backward(travel: Travel, pack: Pack, _: None, leaves: Tree) -> tuple[None, Packed]:
+    leaves = barrier(leaves) if travel.barriers else leaves
+    packed = pack.pack(leaves, dtypes=travel.leaf)
+    sums = {
+        name: reduce_over_devices(blocks, devices=travel.devices, how=travel.reduction)
+        for name, blocks in packed.items()
+    }
+    return None, barrier(sums) if travel.barriers else sums
 
 
-def gather_tree(plan: GatherPlan, shards: Tree, weights: Tree) -> Tree:
-    """``gather_weight`` for each entry of a nested dict."""
-    return jax.tree.map(lambda weight, shard: gather_weight(plan, weight, shard), weights, shards)
-
-
+gather.defvjp(_forward, _backward)

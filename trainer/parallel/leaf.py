@@ -11,11 +11,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from trainer.model.layers import Weight
 from trainer.model.olmo3 import LeafArithmetic, Skeleton, logits, losses
-from trainer.parallel.gather import GatherPlan, gather_tree
+from trainer.parallel.gather import Travel, gather
+from trainer.parallel.packing import Pack, Packed
 from trainer.parallel.reduction import barrier, sum_over_micro_steps
 
 Tree = Any
+ENDS, LAYERS = "ends", "layers"
+"""The two packs: weights outside the layers, and those of one layer."""
+PackedModel = dict[str, Packed]
+"""Both packs; that of the layers is stacked, [n_layers, blocks, size]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,29 +29,60 @@ class Leaf:
     """What one virtual rank computes, and how its weights and gradients travel."""
 
     bones: Skeleton
+    packs: dict[str, Pack]
     arithmetic: LeafArithmetic
-    travel: GatherPlan
+    travel: Travel
     z_loss: float
+
+    def pack(self, params: Tree) -> PackedModel:
+        """Shards of all parameters → what travels."""
+        ends = {name: tree for name, tree in params.items() if name != LAYERS}
+        return {
+            ENDS: self.packs[ENDS].pack(ends, dtypes=self.travel.sent),
+            LAYERS: self.packs[LAYERS].pack(params[LAYERS], dtypes=self.travel.sent),
+        }
+
+    def unpack(self, packed: PackedModel) -> Tree:
+        """Blocks → shards, of the shape of the parameters."""
+        layers = self.packs[LAYERS].unpack(packed[LAYERS])
+        return {**self.packs[ENDS].unpack(packed[ENDS]), LAYERS: layers}
 
 
 class Sums(NamedTuple):
     """Over the leaves of a step."""
 
-    gradient: Tree
-    """fp32, this device's shards of the sum over all virtual ranks."""
+    gradient: PackedModel
+    """fp32, this device's blocks of the sum over all virtual ranks."""
     cross_entropy: Array
     """fp32 [micro_steps]: sums of this device's leaves."""
     z_loss: Array
     """fp32 [micro_steps]."""
 
 
-def loss_of(leaf: Leaf, params: Tree, tokens: Array) -> tuple[Array, tuple[Array, Array]]:
+def packs_of(bones: Skeleton, *, blocks: int) -> dict[str, Pack]:
+    """The packs of a model, cut into V = ``blocks``."""
+
+    def entries(tree: Tree, prefix: str = "") -> list[tuple[str, Weight]]:
+        found: list[tuple[str, Weight]] = []
+        for name, node in sorted(tree.items()):
+            found += [(prefix + name, node)] if isinstance(node, Weight) else entries(node, f"{prefix}{name}/")
+        return found
+
+    ends = entries({name: tree for name, tree in bones.weights.items() if name != LAYERS})
+    layers = [(path, weight.of_one_layer) for path, weight in entries(bones.weights[LAYERS])]
+    return {ENDS: Pack(entries=tuple(ends), blocks=blocks), LAYERS: Pack(entries=tuple(layers), blocks=blocks)}
+
+
+def loss_of(leaf: Leaf, wire: PackedModel, sink: PackedModel, tokens: Array) -> tuple[Array, tuple[Array, Array]]:
     """Total loss and its two parts, summed over the targets of tokens [sequences, length]."""
-
-    def gather(shards: Tree, weights: Tree) -> Tree:
-        return gather_tree(leaf.travel, shards, weights)
-
-    scores = logits(leaf.bones, params, tokens, gather=gather, arithmetic=leaf.arithmetic)
+    scores = logits(
+        leaf.bones,
+        gather(leaf.travel, leaf.packs[ENDS], wire[ENDS], sink[ENDS]),
+        (wire[LAYERS], sink[LAYERS]),
+        tokens,
+        gather=lambda stored: gather(leaf.travel, leaf.packs[LAYERS], *stored),
+        arithmetic=leaf.arithmetic,
+    )
     cross_entropy, z_loss = losses(scores, tokens, z_loss=leaf.z_loss)
     return cross_entropy + z_loss, (cross_entropy, z_loss)
 
@@ -53,15 +90,17 @@ def loss_of(leaf: Leaf, params: Tree, tokens: Array) -> tuple[Array, tuple[Array
 def sum_of_leaves(leaf: Leaf, params: Tree, tokens: Array) -> Sums:
     """All leaves of this device, inside ``shard_map``; tokens [micro_steps, sequences, length]."""
     guard = barrier if leaf.travel.barriers else lambda value: value
+    packed = leaf.pack(params)
+    zeros = jax.tree.map(lambda blocks: jnp.zeros(blocks.shape, jnp.float32), packed)
 
-    def one(index: Array) -> tuple[Tree, tuple[Array, Array]]:
+    def one(index: Array) -> tuple[PackedModel, tuple[Array, Array]]:
         rows = lax.dynamic_index_in_dim(tokens, index, axis=0, keepdims=False)
-        shards, rows = guard((params, rows))
-        gradient_of = jax.value_and_grad(lambda p: loss_of(leaf, p, rows), has_aux=True)
-        (_, parts), gradient = gradient_of(shards)
+        wire, rows = guard((packed, rows))
+        gradient_of = jax.value_and_grad(lambda sink: loss_of(leaf, wire, sink, rows), has_aux=True)
+        (_, parts), gradient = gradient_of(zeros)
         return guard((gradient, parts))  # type: ignore[no-any-return]
 
     total, parts = sum_over_micro_steps(
-        one, micro_steps=tokens.shape[0], like=params, ordered=leaf.travel.reduction != "native"
+        one, micro_steps=tokens.shape[0], like=zeros, ordered=leaf.travel.reduction != "native"
     )
     return Sums(total, *(jnp.asarray(part) for part in parts))

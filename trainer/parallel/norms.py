@@ -1,7 +1,7 @@
 """The gradient's global norm, from sums over blocks that do not depend on the mesh.
 
-Every tensor is cut along its cut axis into V canonical blocks; a device holds V / P of them. The squares of a block are
-summed one block at a time, always over the same shape, and the block sums are added by the fixed tree.
+A device holds V / P of the V canonical blocks of each packed gradient. The squares of a block are summed one block at a
+time, always over the same shape, and the block sums are added by the fixed tree.
 """
 
 from typing import Any
@@ -10,27 +10,26 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from trainer.model.layers import Weight
 from trainer.parallel.mesh import AXIS
 from trainer.parallel.reduction import barrier, padded_pairwise_sum, pairwise_sum
 
 Tree = Any
 
 
-def global_norm(shards: Tree, weights: Tree, *, blocks: int) -> Array:
-    """sqrt of the sum of squares of a cut tree, replicated; ``blocks`` is V / P, those on this device."""
-    pairs = list(zip(jax.tree.leaves(shards), jax.tree.leaves(weights), strict=True))
+def global_norm(packed: Tree) -> Array:
+    """sqrt of the sum of squares, replicated, of a tree of blocks [*lead, V/P, size]."""
+    groups = jax.tree.leaves(packed)
+    blocks = groups[0].shape[-2]
 
     def block_squares(index: Array) -> Array:
-        return barrier(jnp.stack([_squares(shard, weight, index, blocks) for shard, weight in pairs]))
+        return barrier(jnp.stack([_squares(group, index) for group in groups]))
 
     mine = lax.map(block_squares, jnp.arange(blocks))
     # device d holds the canonical blocks d · V/P …
-    every = lax.all_gather(mine, AXIS, axis=0).reshape(-1, len(pairs))
+    every = lax.all_gather(mine, AXIS, axis=0).reshape(-1, len(groups))
     return jnp.sqrt(padded_pairwise_sum(pairwise_sum(every)))
 
 
-def _squares(shard: Array, weight: Weight, index: Array, blocks: int) -> Array:
-    size = shard.shape[weight.cut] // blocks
-    block = barrier(lax.dynamic_slice_in_dim(shard, index * size, size, axis=weight.cut % shard.ndim))
+def _squares(group: Array, index: Array) -> Array:
+    block = barrier(lax.dynamic_index_in_dim(group, index, axis=group.ndim - 2, keepdims=False))
     return barrier(jnp.sum(barrier(block * block)))

@@ -1,6 +1,7 @@
 """Sums over virtual ranks in one fixed order: pairwise, (0+1) + (2+3), and so on up.
 
-All of it runs inside ``shard_map``. The gradient of a gathered weight is a whole array on every device; ``reduce`` gives
+All of it runs inside ``shard_map``. The gradient of a gathered weight is a whole array on every device; ``reduce_over_devices``
+gives
 each device its own part of the sum over devices. Two implementations have the same bits and check each other:
 ``a2a`` (all-to-all of the leaves in their own dtype, then the tree on the owner) and ``tree`` (recursive halving by
 neighbour exchange). ``native`` leaves the order to the backend: a negative control.
@@ -72,21 +73,15 @@ def by_rank(values: Array) -> Array:
     return gathered.reshape(-1, *values.shape[1:])
 
 
-def reduce(whole: Array, *, cut: int, devices: int, how: Reduction) -> Array:
-    """This device's part, along axis ``cut``, of the fp32 sum of ``whole`` over devices."""
+def reduce_over_devices(whole: Array, *, devices: int, how: Reduction) -> Array:
+    """This device's rows of the fp32 sum over devices of ``whole`` [V, …]; device d owns rows d · V/P …."""
     if how == "native":
-        return lax.psum_scatter(whole.astype(jnp.float32), AXIS, scatter_dimension=cut % whole.ndim, tiled=True)
-    return (_all_to_all if how == "a2a" else _halving)(_parts(whole, cut % whole.ndim, devices), devices)
+        return lax.psum_scatter(whole.astype(jnp.float32), AXIS, scatter_dimension=0, tiled=True)
+    parts = whole.reshape(devices, -1, *whole.shape[1:])
+    return _all_to_all(parts) if how == "a2a" else _halving(parts, devices)
 
 
-def _parts(whole: Array, cut: int, devices: int) -> Array:
-    """[devices, …]: the part of each owner."""
-    shape = whole.shape
-    split = whole.reshape(*shape[:cut], devices, shape[cut] // devices, *shape[cut + 1 :])
-    return jnp.moveaxis(split, cut, 0)
-
-
-def _all_to_all(parts: Array, devices: int) -> Array:
+def _all_to_all(parts: Array) -> Array:
     leaves = lax.all_to_all(parts, AXIS, split_axis=0, concat_axis=0)
     return pairwise_sum(leaves.astype(jnp.float32))
 

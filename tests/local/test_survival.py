@@ -1,0 +1,117 @@
+"""A whole run on real processes: submitted, disturbed, completed, proven. Commands only, as a person would type them."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.backends.local import drills
+from orchestrator.cli import controllers
+from orchestrator.store.local import LocalStore
+from orchestrator.store.run_store import RunStore
+
+pytestmark = pytest.mark.timeout(900)
+
+RUN = """\
+name: survivor
+store: store
+fleet: fleet
+data_root: data
+recipe: recipe.yaml
+policy:
+  placements:
+    - {name: full, pool: main, generation: local-a, hosts: 2, devices_per_host: 2}
+    - {name: half, pool: main, generation: local-a, hosts: 1, devices_per_host: 2}
+  checkpoint: {every_steps: 8, prove_after: 100, max_unproven: 1000}
+  moves: {hold_off: 100000}
+"""
+RECIPE = """\
+name: survivor
+model: {vocab_size: 64, d_model: 16, n_layers: 2, global_every: 2, n_heads: 2, n_kv_heads: 2, head_dim: 8, d_ff: 32,
+        sliding_window: 8}
+stages:
+  - name: only
+    steps: 120
+    virtual_ranks: 4
+    sequence_length: 32
+    data: {files: [{path: some.tokens}]}
+    schedule: {peak: 3.0e-3}
+"""
+
+
+class Person:
+    """Types commands in a folder with a run.yaml."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def types(self, *words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestrator.cli.main", *words],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, f"everstep {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def reads(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self.types(*words, "--json", code=code))
+
+    def waits(self, until: Callable[[Any], bool], *, seconds: float = 400) -> Any:
+        """For a status that fits; fails with the run's own story."""
+        deadline, pause = time.monotonic() + seconds, threading.Event()
+        while time.monotonic() < deadline:
+            status = self.reads("status", "survivor")
+            row = status["runs"][0]
+            if until(row):
+                return row
+            pause.wait(0.5)
+        pytest.fail(f"not in {seconds} s; {self.types('why', 'survivor')}")
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Iterator[Person]:
+    for name in ("data", "fleet"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "fleet" / "fleet.yaml").write_text(
+        "pools: [{name: main, generation: local-a, hosts: 2, devices_per_host: 2}]\n"
+    )
+    (tmp_path / "run.yaml").write_text(RUN)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    tokens = np.random.default_rng(7).integers(0, 64, 32 * 500).astype("<u4")
+    tokens.tofile(tmp_path / "data" / "some.tokens")
+    yield Person(tmp_path)
+    run = RunStore(LocalStore(tmp_path / "store"), "survivor").run()
+    leader = controllers.leader_of(run)
+    if leader is not None:
+        subprocess.run(["kill", str(leader)], check=True)
+    drills.end_everything(tmp_path / "fleet")
+
+
+def test_a_run_survives_a_killed_host_and_the_loss_of_half_its_hosts_bit_for_bit(person: Person) -> None:
+    person.types("submit", "run.yaml")
+    person.waits(lambda row: row["placement"] == "full" and row["next_step"] >= 12)
+    person.types("drill", "kill-host", "main/h1", "--fleet", "fleet")
+    person.waits(lambda row: row["attempt"] == 2 and row["phase"] == "train")
+    person.types("drill", "shrink", "main", "--keep", "1", "--fleet", "fleet")
+    person.waits(lambda row: row["state"] == "complete")
+
+    proof = person.reads("verify", "survivor")
+    assert proof["verdict"] == "equal", proof["sentence"]
+    assert proof["replayed_steps"] > 0
+    assert (proof["steps_differing"], proof["max_abs_delta_loss"]) == (0, 0.0)
+    placements = [entry["placement"] for entry in proof["attempt_records"]]
+    assert placements[0] == "full"
+    assert placements[-1] == "half"
+    certificate = person.reads("certificate", "survivor")
+    assert certificate["held"], certificate["claims"]
