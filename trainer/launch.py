@@ -64,7 +64,7 @@ class Launch:
 
     @cached_property
     def store(self) -> RunStore:
-        return RunStore(LocalStore(Path(self.spec.store)), self.spec.run)
+        return RunStore(LocalStore(Path(self.spec.store), make=False), self.spec.run)
 
     @cached_property
     def recipe(self) -> Recipe:

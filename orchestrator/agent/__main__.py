@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _sign(folder, options)
         _log.info("agent of run %s on %s, from attempt %d on", options.run, host, options.from_attempt)
         Agent(
-            store=RunStore(LocalStore(Path(options.store)), options.run),
+            store=RunStore(LocalStore(Path(options.store), make=False), options.run),
             host=host,
             from_attempt=options.from_attempt,
             folder=folder,

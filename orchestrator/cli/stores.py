@@ -27,7 +27,7 @@ def open_store(given: str | None) -> ObjectStore:
     refuse_address(str(path))
     if not path.is_dir():
         raise Unreachable(f"store {path.absolute()}: no such folder; check --store, {STORE_VARIABLE} and mounts")
-    return LocalStore(path)
+    return LocalStore(path, make=False)
 
 
 def make_store(path: str) -> ObjectStore:

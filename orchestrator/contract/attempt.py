@@ -68,7 +68,7 @@ class AttemptSpec(Document):
     revision: Positive
     recipe_sha256: Sha256
     store: str
-    """Where the run's directory is: an absolute path (or gs:// address) that every host can reach."""
+    """The object store: an absolute path (or gs:// address) that every host can reach."""
     data_root: str
     stage: Name
     until_step: Positive

@@ -36,7 +36,7 @@ class HostView:
     maintenance_at: float | None = None
     """Seconds since the epoch at which the host will be taken away; None: nothing announced."""
     agent: AgentView | None = None
-    """None: no agent lives on it (positive evidence, not silence)."""
+    """None: no agent lives on it, unless the condition is ``unknown``; look at that first."""
 
 
 @dataclass(frozen=True, kw_only=True)

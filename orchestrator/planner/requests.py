@@ -145,13 +145,11 @@ def _amend(facts: Facts, name: str, request: Request) -> Decision | None:
     if base is None:
         nearest = ", ".join(sorted(there, key=int)) or "none"
         return _refused(name, request, f"there is no checkpoint at step {wanted}; there are {nearest}")
+    recipe_sha256 = request.arguments.get("recipe_sha256")
+    if recipe_sha256 is None:
+        return _refused(name, request, "it does not say which recipe; use `everstep amend` or `everstep rewind`")
     revision = history.revision + 1
-    action = Amend(
-        revision=revision,
-        base=base.manifest,
-        from_step=base.next_step,
-        recipe_sha256=request.arguments["recipe_sha256"],
-    )
+    action = Amend(revision=revision, base=base.manifest, from_step=base.next_step, recipe_sha256=recipe_sha256)
     return Decision(
         kind="decision",
         message=_asked(request, f"revision {revision} goes on from step {base.next_step:,}"),

@@ -26,30 +26,37 @@ from orchestrator.store.objects import (
 
 
 class LocalStore:
-    """Objects are files below ``root``, which is made when it is missing.
+    """Objects are files below ``root``.
+
+    A store is known by its ``.tmp``: a root without one (an unmounted folder) is unavailable, never an empty store.
+
+    Args:
+        root: the folder.
+        make: make it when it is missing; False for those who find a store and must not make another in its place.
 
     Raises:
         StoreUnavailable: ``root`` cannot be made or written.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, make: bool = True) -> None:
         self._root = root.absolute()
         self._temporary = self._root / ".tmp"
-        with _unavailable(str(self._root)):
-            self._temporary.mkdir(parents=True, exist_ok=True)
+        if make:
+            with self._reaching(str(self._root)):
+                self._temporary.mkdir(parents=True, exist_ok=True)
 
     @property
     def address(self) -> str:
         return str(self._root)
 
     def read(self, name: str) -> Stored:
-        with _unavailable(name):
+        with self._reaching(name):
             data = self._path(name).read_bytes()
         return Stored(data=data, generation=_generation(data))
 
     def create(self, name: str, data: bytes) -> str:
         path = self._path(name)
-        with _unavailable(name), self._written(data, durable=True) as temporary:
+        with self._reaching(name), self._written(data, durable=True) as temporary:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(temporary, path)
@@ -61,7 +68,7 @@ class LocalStore:
 
     def swap(self, name: str, data: bytes, *, generation: str) -> str:
         path = self._path(name)
-        with _unavailable(name), self._written(data, durable=True) as temporary, self._lock(name):
+        with self._reaching(name), self._written(data, durable=True) as temporary, self._lock(name):
             if _generation(path.read_bytes()) != generation:
                 raise Conflict(f"{name} was changed by another writer")
             os.replace(temporary, path)
@@ -70,26 +77,29 @@ class LocalStore:
 
     def overwrite(self, name: str, data: bytes) -> None:
         path = self._path(name)
-        with _unavailable(name), self._written(data, durable=False) as temporary:
+        with self._reaching(name), self._written(data, durable=False) as temporary:
             path.parent.mkdir(parents=True, exist_ok=True)
             os.replace(temporary, path)
 
     def names(self, prefix: str) -> list[str]:
         base = self._folder(prefix)
-        with _unavailable(prefix):
+        with self._reaching(prefix):
             found = [Path(folder) / file for folder, _, files in os.walk(base) for file in files]
-        return sorted(path.relative_to(self._root).as_posix() for path in found)
+            self._check_presence()
+        return sorted(path.relative_to(self._root).as_posix() for path in found if self._temporary not in path.parents)
 
     def children(self, prefix: str) -> list[str]:
-        with _unavailable(prefix):
+        with self._reaching(prefix):
             try:
-                return sorted(os.listdir(self._folder(prefix)))
+                found = os.listdir(self._folder(prefix))
             except FileNotFoundError:
+                self._check_presence()
                 return []
+        return sorted(child for child in found if prefix or child != self._temporary.name)
 
     def delete(self, prefix: str) -> None:
         path = self._path(prefix)
-        with _unavailable(prefix):
+        with self._reaching(prefix):
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -114,6 +124,24 @@ class LocalStore:
         finally:
             path.unlink(missing_ok=True)
 
+    def _check_presence(self) -> None:
+        if not self._temporary.is_dir():
+            raise StoreUnavailable(f"the store {self._root} is not there; check path and mount")
+
+    @contextlib.contextmanager
+    def _reaching(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            self._check_presence()
+            raise NotFound(f"{what} is not in the store") from error
+        except NotADirectoryError as error:
+            raise StoreUnavailable(f"{what}: {error.filename} is not a folder; name another store") from error
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "free some space" if full else "check path, mount and permissions"
+            raise StoreUnavailable(f"{what}: {error.strerror or error}; {remedy}") from error
+
     @contextlib.contextmanager
     def _lock(self, name: str) -> Iterator[None]:
         lock = self._temporary / (hashlib.sha256(name.encode()).hexdigest()[:32] + ".lock")
@@ -132,18 +160,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextlib.contextmanager
-def _unavailable(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if isinstance(error, NotADirectoryError):
-            raise StoreUnavailable(f"{what}: {error.filename} is not a folder; name another store") from error
-        raise NotFound(f"{what} is not in the store") from error
-    except OSError as error:
-        remedy = (
-            "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check path, mount and permissions"
-        )
-        raise StoreUnavailable(f"{what}: {error.strerror or error}; {remedy}") from error

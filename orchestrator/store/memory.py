@@ -2,7 +2,7 @@
 
 import threading
 
-from orchestrator.store.objects import AlreadyExists, Conflict, NotFound, Stored, check_name
+from orchestrator.store.objects import AlreadyExists, Conflict, NotFound, Stored, check_name, check_prefix
 
 
 class MemoryStore:
@@ -43,12 +43,15 @@ class MemoryStore:
             self._put(check_name(name), data)
 
     def names(self, prefix: str) -> list[str]:
+        check_prefix(prefix)
         return sorted(name for name in self._objects if name.startswith(prefix))
 
     def children(self, prefix: str) -> list[str]:
+        check_prefix(prefix)
         return sorted({name[len(prefix) :].split("/", 1)[0] for name in self._objects if name.startswith(prefix)})
 
     def delete(self, prefix: str) -> None:
+        check_name(prefix)
         with self._lock:
             for name in [name for name in self._objects if name == prefix or name.startswith(prefix + "/")]:
                 del self._objects[name]

@@ -77,7 +77,7 @@ class ObjectStore(Protocol):
         ...
 
 
-_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 
 
 def check_name(name: str) -> str:
@@ -86,6 +86,13 @@ def check_name(name: str) -> str:
     Raises:
         ValueError: it could leave the store or be misread.
     """
-    if not _NAME.match(name):
+    if not _NAME.fullmatch(name):
         raise ValueError(f"object name {name!r}: use letters, digits, '.', '_', '-' between '/'")
     return name
+
+
+def check_prefix(prefix: str) -> str:
+    """A prefix for listing: empty, or a harmless name and ``/``. Raises ValueError."""
+    if prefix:
+        check_name(prefix.removesuffix("/"))
+    return prefix

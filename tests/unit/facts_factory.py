@@ -15,7 +15,7 @@ from orchestrator.contract.recipe import Recipe
 from orchestrator.contract.run import CheckpointPolicy, Deadlines, Moves, Placement, Policy
 from orchestrator.fleet.observation import AgentView, AttemptView, CheckpointView, HostView, Observation, ProcessView
 from orchestrator.planner.decision import Facts
-from orchestrator.planner.history import History, fold
+from orchestrator.planner.history import History
 from tests.unit.run_factory import recipe_of
 
 START = 1_000_000.0
@@ -118,19 +118,14 @@ class Case:
         self.policy = policy
         self.recipe = recipe
         self.now = START
-        self.events: list[Event] = []
+        self.history = History()
         self.event("submitted", cause="submit")
 
-    @property
-    def history(self) -> History:
-        return fold(self.events)
-
     def event(self, kind: EventKind = "decision", *, cause: str = "", action: Action | None = None, **fields: Any) -> Self:
-        number = len(self.events) + 1
-        fields.setdefault("attempt", self.history.attempt if self.events else 0)
-        self.events.append(
-            Event(number=number, at=self.now, kind=kind, message=kind, cause=cause, action=action, **fields)
-        )
+        number = self.history.last_number + 1
+        fields.setdefault("attempt", self.history.attempt)
+        event = Event(number=number, at=self.now, kind=kind, message=kind, cause=cause, action=action, **fields)
+        self.history = self.history.after(event)
         return self
 
     def after(self, seconds: float) -> Self:

@@ -175,7 +175,6 @@ class StoreConformance:
         with pytest.raises(ValueError, match="object name"):
             store.children(prefix)
 
-    @pytest.mark.xfail(strict=True, raises=pytest.fail.Exception, reason="check_name's '$' matches before a line break")
     def test_a_name_that_ends_with_a_line_break_is_refused(self, store: ObjectStore) -> None:
         with pytest.raises(ValueError, match="object name"):
             store.create("run/a\n", b"x")

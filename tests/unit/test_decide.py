@@ -135,7 +135,7 @@ def test_an_unknown_host_is_never_used() -> None:
 
 
 def test_a_host_that_is_not_confirmed_free_is_never_used() -> None:
-    case = Case().launch().fence()
+    case = Case().launch().stepping().fence()
     stuck = four({index: exited(index, None, killed_by_us=True) for index in (0, 1, 2)})
     facts = case.after(16.0).facts(*stuck, unconfirmed=frozenset({ref(3)}))
     action = decision(facts).action
@@ -173,7 +173,7 @@ def test_a_graceful_exit_of_some_is_no_death() -> None:
 
 
 def test_nothing_is_launched_while_the_fenced_attempt_is_being_killed() -> None:
-    case = Case().launch().fence()
+    case = Case().launch().stepping().fence()
     answer = wait(case.after(14.0).facts(unconfirmed=frozenset(ref(index) for index in range(4))))
     assert (answer.key, answer.until) == ("killing", START + 15.0)
 

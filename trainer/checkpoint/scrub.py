@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")  # never take the accelerator from the run
     try:
-        store = RunStore(LocalStore(Path(asked.store)), asked.run)
+        store = RunStore(LocalStore(Path(asked.store), make=False), asked.run)
         problem = scrub(store, store.manifest(asked.manifest), root=Path(asked.store) / asked.run)
     except (StoreError, OSError, ValueError) as error:
         print(f"everstep: {asked.manifest} could not be read: {error}", file=sys.stderr)
