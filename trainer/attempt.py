@@ -33,6 +33,8 @@ from trainer.progress import ProgressReport
 from trainer.replay import Replay
 from trainer.step import Program, StepPlan, build_program
 
+versions.confirm_loaded(versions.LOADED)  # it was the first of these imports
+
 COMPILE_SECONDS = 3600.0
 """For all processes to compile; gloo would give the slowest 30 s at the first collective."""
 LEDGER_SECONDS = 120.0
@@ -181,7 +183,7 @@ def saver_of(
             origin=Origin(
                 spec=launch.spec,
                 fingerprint=fingerprint,
-                versions=versions.versions(),
+                versions=dict(versions.LOADED.packages),
                 data_sha256=data_sha256(launch.stage.data),
             ),
             root=launch.run_folder,

@@ -27,7 +27,7 @@ def report(error: BaseException, *, step: int | None, document: str | None) -> N
         partial = Path(f"{document}.partial")
         partial.write_bytes(described.to_bytes())
         os.replace(partial, document)
-    if isinstance(error, (ValueError, StoreError)):  # a ContractError is a ValueError
+    if _is_for_people(error):
         print(f"everstep: {described.message}", file=sys.stderr)
     else:
         traceback.print_exception(error)
@@ -35,7 +35,12 @@ def report(error: BaseException, *, step: int | None, document: str | None) -> N
 
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    return f"{text:.1000}" if isinstance(error, (ValueError, StoreError)) else f"{type(error).__name__}: {text:.1000}"
+    return f"{text:.1000}" if _is_for_people(error) else f"{type(error).__name__}: {text:.1000}"
+
+
+def _is_for_people(error: BaseException) -> bool:
+    """Its text says all: a ContractError is a ValueError, and the errors that this package defines are such too."""
+    return isinstance(error, (ValueError, StoreError)) or type(error).__module__.split(".")[0] in OWN
 
 
 def _own_frame(error: BaseException) -> str:

@@ -8,22 +8,27 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax._src import distributed
 
 from orchestrator.contract.attempt import Rendezvous
 from orchestrator.contract.base import ContractError
-from orchestrator.store.run_store import RunStore
 from trainer.launch import Launch
 
 INITIALISE_SECONDS = 300
-"""For all hosts to import JAX and connect."""
+"""For all hosts to start and import."""
 HEARTBEAT_SECONDS = 10
 """JAX's own detection of a dead process: the backstop; agents see a death in milliseconds. JAX's default is 100."""
+CONNECT_SECONDS = 60
+"""For all to connect once they are known to be there. JAX kills the process when it takes longer, without a word of
+who is missing, so that is found out before."""
 LEAVE_SECONDS = 60
-POLL_SECONDS = 0.02
+FIRST_POLL, LONGEST_POLL = 0.02, 1.0
+"""Seconds between two looks into the store: at first, and when it takes long."""
+
+Found = TypeVar("Found")
 
 
 class PeersMissing(Exception):
@@ -108,70 +113,77 @@ def connect(launch: Launch) -> Peers:
         PeersMissing: the others did not come; names them.
         ContractError: this host has other devices than the placement says.
     """
-    spec, store = launch.spec, launch.store
+    spec = launch.spec
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    deadline = time.monotonic() + INITIALISE_SECONDS
-    with _reserved_port(launch.address) if launch.is_first else _given_address(launch, deadline) as address:
-        if launch.is_first:
-            store.create_rendezvous(spec.attempt, Rendezvous(address=address))
-        try:
-            jax.distributed.initialize(
-                coordinator_address=address,
-                num_processes=len(spec.hosts),
-                process_id=launch.process,
-                cluster_detection_method="deactivate",
-                initialization_timeout=max(1, int(deadline - time.monotonic())),
-                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-                shutdown_timeout_seconds=LEAVE_SECONDS,
-                coordinator_bind_address=address,
-            )
-        except jax.errors.JaxRuntimeError as error:
-            raise PeersMissing(f"initialise: {_not_there(launch, store)} ({error})") from error
+    with _own_address(launch) if launch.is_first else _given_address(launch) as address:
+        jax.distributed.initialize(
+            coordinator_address=address,
+            num_processes=len(spec.hosts),
+            process_id=launch.process,
+            cluster_detection_method="deactivate",
+            initialization_timeout=CONNECT_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=LEAVE_SECONDS,
+            coordinator_bind_address=address,
+        )
     _check_devices(launch)
     return Peers(launch)
 
 
 @contextmanager
-def _reserved_port(host: str) -> Iterator[str]:
-    """A free port, kept from other programs until the coordinator listens on it (gRPC shares ports it binds)."""
+def _own_address(launch: Launch) -> Iterator[str]:
+    """Where process 0 will listen, told to the others once all are there.
+
+    The port is kept from other programs until the coordinator has it (gRPC shares the ports that it binds).
+    """
+    store, attempt = launch.store, launch.spec.attempt
+    _poll(lambda: None if _not_there(launch) else True, seconds=INITIALISE_SECONDS, what=lambda: _not_there(launch))
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind((host, 0))
-        yield f"{host}:{reserved.getsockname()[1]}"
+        reserved.bind((launch.address, 0))
+        address = f"{launch.address}:{reserved.getsockname()[1]}"
+        store.create_rendezvous(attempt, Rendezvous(address=address))
+        yield address
 
 
 @contextmanager
-def _given_address(launch: Launch, deadline: float) -> Iterator[str]:
+def _given_address(launch: Launch) -> Iterator[str]:
     """Process 0's address, once it listens: a client that comes too early backs off for a second."""
-    store, attempt = launch.store, launch.spec.attempt
-    first = launch.spec.hosts[0]
-    found = _poll(lambda: store.rendezvous(attempt), deadline=deadline, what=f"{first} wrote no rendezvous")
-    _poll(lambda: _listens(found.address), deadline=deadline, what=f"{first} does not listen at {found.address}")
+    store, attempt, first = launch.store, launch.spec.attempt, launch.spec.hosts[0]
+    patience = (
+        INITIALISE_SECONDS + CONNECT_SECONDS
+    )  # process 0 shall be the first to give up: it can say who is missing
+    found = _poll(lambda: store.rendezvous(attempt), seconds=patience, what=lambda: f"no rendezvous from {first}")
+    _poll(lambda: _listens(found.address), seconds=CONNECT_SECONDS, what=lambda: f"no answer at {found.address}")
     yield found.address
 
 
-def _poll(look: Callable[[], Any], *, deadline: float, what: str) -> Any:
-    while not (found := look()):
+def _poll(look: Callable[[], Found | None], *, seconds: float, what: Callable[[], str]) -> Found:
+    """What ``look`` finds; or, after so long, PeersMissing with ``what``."""
+    deadline, pause = time.monotonic() + seconds, FIRST_POLL
+    while (found := look()) is None:
         if time.monotonic() > deadline:
-            raise PeersMissing(f"initialise: {what} within {INITIALISE_SECONDS} s")
-        time.sleep(POLL_SECONDS)
+            raise PeersMissing(f"initialise: {what()} within {seconds:.0f} s")
+        time.sleep(pause)
+        pause = min(1.5 * pause, LONGEST_POLL)
     return found
 
 
-def _listens(address: str) -> bool:
+def _listens(address: str) -> bool | None:
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=1):
             return True
     except OSError:
-        return False
+        return None
 
 
-def _not_there(launch: Launch, store: RunStore) -> str:
-    progress = store.progress(launch.spec.attempt)
-    waiting = {process for process, report in progress.items() if report.phase != "start"}
-    missing = [str(host) for process, host in enumerate(launch.spec.hosts) if process not in waiting]
-    return f"nothing from {', '.join(missing)}" if missing else "all hosts started, but could not connect"
+def _not_there(launch: Launch) -> str:
+    """Hosts whose processes have not imported everything yet, in one line; empty: none."""
+    progress = launch.store.progress(launch.spec.attempt)
+    there = {process for process, report in progress.items() if report.phase != "start"}
+    missing = [str(host) for process, host in enumerate(launch.spec.hosts) if process not in there]
+    return f"nothing from {', '.join(missing)}" if missing else ""
 
 
 def _check_devices(launch: Launch) -> None:

@@ -29,11 +29,12 @@ class Replay:
         for segment in spec.prior:
             for record in store.read_prior(segment):
                 self._records[record.step].append(record)
-        self._last = max(self._records, default=None)
+        resumed = store.manifest(spec.resume).next_step if spec.resume else 0
+        self._reached = max([resumed - 1, *self._records])
 
     def is_new(self, step: int) -> bool:
-        """No earlier attempt came this far."""
-        return self._last is None or step > self._last
+        """No earlier attempt came this far. (What lies before a checkpoint that had to be passed over is not new.)"""
+        return step > self._reached
 
     def difference(self, record: Record) -> str | None:
         """What differs between this record and the earlier ones of its step, in one line; None: nothing.

@@ -1,4 +1,10 @@
-"""What must be equal for bits to be equal: the numerics fingerprint, the leaf fingerprint, and versions by name."""
+"""What must be equal for bits to be equal: the numerics fingerprint, the leaf fingerprint, and versions by name.
+
+A process computes with the sources and packages that it has loaded, which need not be those on the disk by now: a
+zygote lives for days, and somebody may edit a file between an import and a fingerprint. So both are looked at when this
+module is imported (``LOADED``), which must come before the import of anything that computes, and once more after that
+(``confirm_loaded``): unchanged in between, they are what was loaded.
+"""
 
 import hashlib
 import importlib.metadata
@@ -6,6 +12,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +37,51 @@ FLAGS_WITHOUT_BITS = ("--xla_force_host_platform_device_count", "--xla_dump_")
 TRAINER = Path(__file__).parent
 
 
-def versions() -> dict[str, str]:
-    """Versions by package name, ``python`` among them."""
-    found = {name: _version(name) for name in NUMERIC_PACKAGES + OTHER_PACKAGES}
-    return {**found, "python": platform.python_version()}
+@dataclass(frozen=True, kw_only=True)
+class Software:
+    """What computes."""
+
+    packages: Mapping[str, str]
+    """Versions by name, ``python`` among them."""
+    sources: str
+    """SHA-256 over the parts of this package that compute."""
+
+    @classmethod
+    def on_disk(cls) -> "Software":
+        """As it would be imported now."""
+        packages = {name: _version(name) for name in NUMERIC_PACKAGES + OTHER_PACKAGES}
+        return cls(
+            packages={**packages, "python": platform.python_version()},
+            sources=source_sha256(TRAINER / part for part in NUMERIC_SOURCES),
+        )
+
+
+def confirm_loaded(loaded: Software) -> None:
+    """Called when everything is imported.
+
+    Raises:
+        RuntimeError: something changed on the disk meanwhile, so that nobody knows what was loaded.
+    """
+    if Software.on_disk() != loaded:
+        raise RuntimeError("the trainer's sources or packages changed while they were imported; start it again")
 
 
 def fingerprint(spec: AttemptSpec, *, model: Model, stage: Stage, processor: str) -> Fingerprint:
     """Of this attempt's program; ``processor`` is the kind of its devices, as JAX names it."""
     return Fingerprint(
-        numerics=numerics_fingerprint(spec.leaf_plan.settings, processor=processor, environment=os.environ),
+        numerics=numerics_fingerprint(LOADED, spec.leaf_plan.settings, processor=processor, environment=os.environ),
         leaf=leaf_fingerprint(spec.leaf_plan.settings, model=model, stage=stage),
     )
 
 
-def numerics_fingerprint(settings: Mapping[str, Any], *, processor: str, environment: Mapping[str, str]) -> str:
+def numerics_fingerprint(
+    software: Software, settings: Mapping[str, Any], *, processor: str, environment: Mapping[str, str]
+) -> str:
     """Everything outside the recipe that can change a bit: packages, sources, leaf plan, flags, processor, threads."""
     return _hash(
         {
-            "packages": {name: _version(name) for name in NUMERIC_PACKAGES},
-            "sources": source_sha256(TRAINER / part for part in NUMERIC_SOURCES),
+            "packages": {name: software.packages[name] for name in NUMERIC_PACKAGES},
+            "sources": software.sources,
             "leaf_plan": dict(settings),
             "flags": numeric_flags(environment.get("XLA_FLAGS", "")),
             "variables": {name: environment.get(name, "") for name in NUMERIC_VARIABLES},
@@ -106,3 +138,6 @@ def _version(package: str) -> str:
 
 def _hash(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+LOADED = Software.on_disk()

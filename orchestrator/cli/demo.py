@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import sys
@@ -25,11 +26,13 @@ from orchestrator.reports.certificate import Certificate, certificate
 from orchestrator.reports.claims import Claim
 from orchestrator.reports.episodes import Episode
 from orchestrator.reports.status import Status
-from orchestrator.store.objects import ObjectStore
+from orchestrator.store.objects import NotFound, ObjectStore
 from orchestrator.store.run_store import RunStore
 
 MARK = ".everstep-demo"
 """A file that says that a folder is a demo's and may be made anew."""
+CONTROLLER_SECONDS = 10.0
+"""For a controller to end after SIGTERM."""
 MAINTENANCE_SECONDS = 12.0
 PRETRAIN_STEPS, ANNEAL_STEPS = 260, 40
 
@@ -97,7 +100,7 @@ def demo(folder: Path) -> None:
       everstep demo
       everstep demo --folder /tmp/demo && everstep why demo --store /tmp/demo/store
 
-    Exit codes: 0 every claim held; 1 one did not; 2 the folder cannot be used; 130 interrupted, nothing is left running.
+    Exit codes: 0 every claim held; 1 one did not; 2 the folder cannot be used; 130 interrupted. Nothing is left running.
     """
     began = time.monotonic()
     _fresh(folder)
@@ -142,21 +145,31 @@ def _fresh(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _cleaned_up(fleet: Path) -> Iterator[None]:
-    """However it ends, no controller, agent or trainer of the demo stays."""
-    leaders: list[int] = []
+    """However it ends, SIGKILL apart, no controller, agent or trainer of the demo stays."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        for run in ("demo", "reference"):
-            store = RunStore(make_store(str(fleet.parent / "store")), run)
-            with contextlib.suppress(Exception):
-                leader = controllers.leader_of(store.run())
-                if leader is not None:
-                    leaders.append(leader)
-        for leader in leaders:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(leader, signal.SIGTERM)
+        _end_controllers(fleet)
         drills.end_everything(fleet)
+
+
+def _end_controllers(fleet: Path) -> None:
+    """First of all, since a controller would start again what is ended."""
+    objects = make_store(str(fleet.parent / "store"))
+    for name in ("demo", "reference"):
+        try:
+            leader = controllers.leader_of(RunStore(objects, name).run())
+        except NotFound:
+            continue
+        if leader is None:
+            continue
+        handle = os.pidfd_open(leader)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+            select.select([handle], [], [], CONTROLLER_SECONDS)
+        finally:
+            os.close(handle)
 
 
 def _submit(run_yaml: Path, name: str) -> ObjectStore:

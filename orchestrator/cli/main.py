@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "host-gone": ("people:host_gone", "State that a host is gone for good."),
         "amend": ("revise:amend", "Go on with a changed recipe, as a new revision."),
         "rewind": ("revise:rewind", "Go on from an earlier checkpoint, as a new revision."),
+        "pin": ("pin:pin", "Keep a checkpoint for good."),
         "policy": ("policy:policy", "Show what may change on a live run, or replace it."),
     },
     "Prove": {

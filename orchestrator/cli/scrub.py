@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import click
 
+from orchestrator.cli.checkpoints import checkpoint_named
 from orchestrator.cli.errors import DOES_NOT_HOLD, BadInput
 from orchestrator.cli.options import json_option, run_argument, store_option
 from orchestrator.cli.output import print_document, print_lines
@@ -48,7 +49,7 @@ def scrub(ctx: click.Context, run: str, store: str | None, manifest: str | None,
     Exit codes: 0 it is proven; 1 it failed its checks or could not be read.
     """
     run_store = open_run(open_store(store), run)
-    name = _chosen(run_store, manifest)
+    name = checkpoint_named(run_store, manifest)
     code = None
     if again or not _settled(run_store, name):
         code = _run(run_store, name)
@@ -58,18 +59,6 @@ def scrub(ctx: click.Context, run: str, store: str | None, manifest: str | None,
     else:
         print_lines([f"checkpoint {name}: " + ("proven" if found.proven else f"not proven: {found.problem}")])
     ctx.exit(0 if found.proven and not code else DOES_NOT_HOLD)
-
-
-def _chosen(store: RunStore, manifest: str | None) -> str:
-    name = manifest or store.head().value.manifest
-    if name is None:
-        raise BadInput(f"run {store.name} has no checkpoint yet; look again after its first save")
-    names = store.manifest_names()
-    if name not in names:
-        raise BadInput(f"run {store.name} has no checkpoint {name!r}; the newest are {', '.join(names[-3:])}")
-    if name in store.tombstones():
-        raise BadInput(f"checkpoint {name} was deleted by retention; the newest are {', '.join(names[-3:])}")
-    return name
 
 
 def _settled(store: RunStore, manifest: str) -> bool:

@@ -65,7 +65,8 @@ class Document(Part):
             raise ContractError(f"{where}: expected a {cls.KIND} document, found schema {schema!r}")
         if int(version) > cls.VERSION:
             raise ContractError(
-                f"{where}: schema {schema} is newer than this Everstep reads ({cls.KIND}/{cls.VERSION}); upgrade everstep"
+                f"{where}: schema {schema} is newer than this Everstep reads ({cls.KIND}/{cls.VERSION}); "
+                "upgrade everstep"
             )
 
     @classmethod

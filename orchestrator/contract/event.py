@@ -125,7 +125,8 @@ class Event(Document):
     episode: int = 0
     """0: outside any episode."""
     cause: str = ""
-    """``submit``, ``host-lost``, ``stalled-<phase>``, ``own-error``, ``replay-differs``, ``not-finite``, ``maintenance``,
+    """``submit``, ``host-lost``, ``stalled-<phase>``, ``own-error``, ``replay-differs``, ``not-finite``,
+    ``maintenance``,
     ``capacity``, ``return``, ``stage``, ``request-<kind>``, ``died``, …"""
     attempt: int = 0
     evidence: tuple[str, ...] = ()

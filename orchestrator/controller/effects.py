@@ -59,7 +59,8 @@ class Effects:
             StoreError, BackendUnavailable: an effect could not be done; the next look tries again.
         """
         if history.fence is not None and not history.ended:
-            self._fence(history, seen, policy)
+            self._fence(history)
+        self._kill_stuck(history, seen, policy)
         if history.amend is not None and seen.head.revision < history.revision:
             self._amend(history)
         if history.live and history.launch is not None:
@@ -76,17 +77,17 @@ class Effects:
         """Bring up agents where an attempt may run next, so that the switch finds them ready."""
         self._backend.ensure_agents(hosts, from_attempt=from_attempt)
 
-    def _fence(self, history: History, seen: Observation, policy: Policy) -> None:
+    def _fence(self, history: History) -> None:
         assert history.fence is not None
         number = history.fence.attempt
         self._raise_head(number + 1)
         self._stop(number, "kill", history.fence_cause)
-        attempt = seen.attempt
-        overdue = self._clock.time() > history.fenced_at + policy.deadlines.kill / 3
-        if attempt is not None and attempt.number == number and overdue:
-            stuck = [process.host for process in attempt.processes if not process.free]
-            if stuck:
-                self._backend.kill_agents(stuck)
+
+    def _kill_stuck(self, history: History, seen: Observation, policy: Policy) -> None:
+        """Hosts whose agents do not obey the kill order, whether or not an attempt runs elsewhere by now."""
+        asked_at = history.fenced_at if history.fence is not None else history.launched_at
+        if seen.unconfirmed and self._clock.time() > asked_at + policy.deadlines.kill / 3:
+            self._backend.kill_agents(sorted(seen.unconfirmed, key=str))
 
     def _raise_head(self, attempt: int) -> bool:
         """The fence: head's attempt becomes at least ``attempt``. True when it is exactly that afterwards."""

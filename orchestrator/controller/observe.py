@@ -31,7 +31,8 @@ class Observer:
         """
         hosts = self._backend.hosts()
         attempt = self._attempt(history, hosts)
-        # Head after the exits: what has exited cannot commit any more, so an ended attempt is seen with its last commit.
+        # Head after the exits: what has exited cannot commit any more, so an ended attempt is seen with its last
+        # commit.
         head = self._store.head().value
         lineage = self._lineage(head.manifest)
         return Observation(

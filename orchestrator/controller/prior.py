@@ -1,6 +1,6 @@
 """Which ledger records of earlier attempts a new attempt must reproduce, frozen by name, length and hash."""
 
-from orchestrator.contract.attempt import Segment
+from orchestrator.contract.attempt import ExitCode, Segment
 from orchestrator.contract.base import sha256_of
 from orchestrator.store.objects import NotFound
 from orchestrator.store.run_store import RunStore
@@ -9,7 +9,9 @@ from orchestrator.store.run_store import RunStore
 def freeze(store: RunStore, *, before: int, revision: int, from_step: int) -> tuple[Segment, ...]:
     """Segments of the revision's attempts below ``before`` that hold steps at or beyond ``from_step``.
 
-    Called after those attempts were fenced: whatever one of them might still close is not counted.
+    Called after those attempts were fenced: whatever one of them might still close is not counted. An attempt that
+    ended because a replayed step differed does not count: up to that step its records are those of the attempts before
+    it, and with the differing one no later attempt could agree with both.
     """
     found = []
     for number in store.attempt_numbers():
@@ -33,6 +35,7 @@ def freeze(store: RunStore, *, before: int, revision: int, from_step: int) -> tu
 
 def _counts(store: RunStore, number: int, revision: int) -> bool:
     try:
-        return store.attempt(number).revision == revision
+        of_revision = store.attempt(number).revision == revision
     except NotFound:
         return False
+    return of_revision and all(end.code != ExitCode.REPLAY_DIFFERS for end in store.exits(number).values())

@@ -93,8 +93,8 @@ def usable(
         and host.ref not in avoided
         and unavailable(facts, host, maintenance_after=maintenance_after) is None
     ]
-    kept = [ref for ref in before if ref in fitting]
-    return (*kept, *(ref for ref in fitting if ref not in kept))
+    there, kept = frozenset(fitting), frozenset(before)
+    return (*(ref for ref in before if ref in there), *(ref for ref in fitting if ref not in kept))
 
 
 def rank(facts: Facts, stage: str, placement: str) -> int:

@@ -88,8 +88,8 @@ def maintenance(facts: Facts) -> Decision | None:
     attempt, history = facts.seen.attempt, facts.history
     if attempt is None or not history.live or history.drain is not None:
         return None
-    views = [facts.seen.host(process.host) for process in attempt.processes]
-    announced = [view for view in views if view is not None and view.maintenance_at is not None]
+    used = frozenset(process.host for process in attempt.processes)
+    announced = [view for view in facts.seen.hosts if view.maintenance_at is not None and view.ref in used]
     if not announced:
         return None
     first = min(announced, key=lambda view: view.maintenance_at or 0.0)

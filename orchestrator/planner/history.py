@@ -1,6 +1,6 @@
 """What the event log says so far, as one frozen value.
 
-``History`` is a fold: ``history.after(event)``. Nothing else is remembered between two looks that a decision depends on,
+``History`` is a fold: ``history.after(event)``. Nothing else that a decision depends on is remembered between two looks,
 so a controller that starts again decides as the one before it would have.
 """
 

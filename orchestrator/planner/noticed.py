@@ -69,7 +69,9 @@ def _save_failed(facts: Facts) -> Decision | None:
         return None
     return Decision(
         kind="save-failed",
-        message=f"a save of a{attempt.number} failed ({worst.save_error}); training goes on, the next interval tries again",
+        message=(
+            f"a save of a{attempt.number} failed ({worst.save_error}); training goes on, the next interval tries again"
+        ),
         cause="save-failed",
         details={"count": worst.save_failures},
     )

@@ -30,8 +30,8 @@ def expendable(
 ) -> tuple[str, ...]:
     """Manifests whose data is kept by no rule, oldest first.
 
-    Kept are, of those reachable from head: the newest ``keep_newest``, the newest ``keep_proven`` proven ones, multiples
-    of ``keep_every`` and ends of stages. Kept in any case: pins, quarantined ones (evidence), what a live attempt
+    Kept are, of those reachable from head: the newest ``keep_newest``, the newest ``keep_proven`` proven ones,
+    multiples of ``keep_every`` and ends of stages. Kept in any case: pins, quarantined ones (evidence), what a live attempt
     started from, and what the current attempt wrote (it may be about to commit it).
     """
     good = sorted((one for one in checkpoints if one.reachable and not one.quarantined), key=lambda one: -one.next_step)

@@ -1,4 +1,4 @@
-"""A whole run on real processes: submitted, disturbed, completed, proven. Commands only, as a person would type them."""
+"""A whole run on real processes, by commands only: submitted, disturbed, completed, proven."""
 
 import json
 import subprocess

@@ -40,6 +40,8 @@ class Log:
     fenced: set[int] = field(default_factory=set)
     proven: set[str] = field(default_factory=set)
     quarantined: set[str] = field(default_factory=set)
+    given_up: set[str] = field(default_factory=set)
+    """Deleted by retention, or about to be."""
     answered: Counter[str] = field(default_factory=Counter)
     failures: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """By host, since the newest proof or resume."""
@@ -65,7 +67,6 @@ class Watch:
         """When a controller last saw that a placement could not be had: by controller and placement."""
         self.manifests: dict[str, Manifest] = {}
         self.requests: dict[str, float] = {}
-        self.deleted: set[str] = set()
         self._pending_return = False
 
     # ---- hooks
@@ -79,7 +80,7 @@ class Watch:
             manifest = self._world.document(Manifest, after)
             self.manifests[manifest.name] = manifest
         elif folder == "checkpoints" and after is None:
-            self._delete(rest)
+            self._delete(rest.split("/", 1)[0])
         elif folder == "requests":
             self.requests[rest.removesuffix(".json")] = self._world.timeline.now
         elif folder == "attempts" and rest.endswith(("/order.json", "/kill.json", "/drain.json")):
@@ -241,6 +242,10 @@ class Watch:
         elif event.kind == "proven":
             log.failures.clear()
             log.proven.update(event.details["manifests"])
+        elif event.kind == "deleted":
+            for name in event.details["manifests"]:
+                self._given_up(name)
+            log.given_up.update(event.details["manifests"])
         elif event.kind == "quarantined":
             log.quarantined.update(event.details["manifests"])
 
@@ -295,7 +300,7 @@ class Watch:
                 break
             skipped.append(older.name)
         quarantined = self._world.store.quarantined()
-        bad = [name for name in skipped if name not in quarantined and name not in self.deleted]
+        bad = [name for name in skipped if name not in quarantined and name not in self.log.given_up]
         self._must(not bad, f"{actor} commits {manifest.name} on {manifest.parent} and loses {bad[:1]}")
         self._must(not skipped or skipped[0] in quarantined, f"{actor} passes over head's checkpoint, which is whole")
         if not skipped:
@@ -340,23 +345,35 @@ class Watch:
         return head.next_step == self._world.last_step and head.manifest in self._world.store.proven_names()
 
     # ---- retention
-    def _delete(self, rest: str) -> None:
-        name = rest.split("/", 1)[0]
-        self.deleted.add(name)
+    def _given_up(self, name: str) -> None:
+        """The rules of retention, at the moment that a deletion is decided."""
         world, head, policy = self._world, self.head, self._world.scenario.policy.checkpoint
         assert head is not None
-        self._must(name in world.store.tombstones(), f"{name} is deleted without a tombstone")
-        self._must(name != head.manifest, f"{name} is head's and is deleted")
         self._must(name not in world.store.pins(), f"{name} is pinned and is deleted")
         self._must(name not in self.log.quarantined, f"{name} is evidence and is deleted")
-        for gang in self._living_gangs():
-            needed = gang.restored if gang.saver is not None and gang.saver.parent == gang.restored else None
-            self._must(name not in (gang.spec.resume, needed), f"a{gang.spec.attempt} started from {name}")
-        quarantined, gone = self.log.quarantined, self.deleted - {name}
+        quarantined, gone = self.log.quarantined, self.log.given_up
         good = [m.name for m in self._lineage(head.manifest) if m.name not in quarantined and m.name not in gone]
         proven = [other for other in good if other in self.log.proven]
         self._must(name not in good[: policy.keep_newest], f"{name} is one of the newest and is deleted")
         self._must(name not in proven[: policy.keep_proven], f"{name} is one of the newest proven and is deleted")
+        self._must(self.manifests[name].next_step not in self._kept_steps() or name not in good, f"{name} is kept for its step")
+
+    def _kept_steps(self) -> set[int]:
+        every = self._world.scenario.policy.checkpoint.keep_every
+        last = self._world.last_step
+        ends = {sum(stage.steps for stage in self._world.recipe.stages[: index + 1]) for index in range(2)}
+        return ends | (set(range(0, last + 1, every)) if every else set())
+
+    def _delete(self, name: str) -> None:
+        """What must hold when the data goes, however long after the decision."""
+        head = self.head
+        assert head is not None
+        self._must(name in self.log.given_up, f"{name} is deleted without an event")
+        self._must(name in self._world.store.tombstones(), f"{name} is deleted without a tombstone")
+        self._must(name != head.manifest, f"{name} is head's and is deleted")
+        for gang in self._living_gangs():
+            needed = gang.restored if gang.saver is not None and gang.saver.parent == gang.restored else None
+            self._must(name not in (gang.spec.resume, needed), f"a{gang.spec.attempt} started from {name}")
 
     def _living_gangs(self) -> list["Gang"]:
         head = self.head

@@ -187,11 +187,9 @@ class Gang:
         if process.index == 0:
             self.saver = Saver(self, process.store, head.generation)
         if self.spec.resume is None:
-            process.enter("initialise")
             self.world.watch.initialises(self.spec)
-            self._later(process, self._durations["initialise"], lambda: self._compile(process))
-        else:
-            self._compile(process)
+        process.enter("initialise")
+        self._later(process, self._durations["initialise"], lambda: self._compile(process))
 
     def _compile(self, process: Process) -> None:
         process.enter("compile")
@@ -202,7 +200,9 @@ class Gang:
         self._later(process, BARRIER, lambda: None if self._begun else self._echo(process))
         if len(self._ready()) == len(self.spec.hosts) and not self._begun:
             self._begun = True
-            if self.spec.resume is None:
+            if self.drain_wanted:
+                self._leave(ExitCode.DRAINED_NOTHING_NEW)
+            elif self.spec.resume is None:
                 self._initialise()
             else:
                 for each in self._ready():
@@ -285,7 +285,7 @@ class Gang:
             self._note(record)
             self._leave(ExitCode.NOT_FINITE, step=step)
             return
-        if any(record.total != earlier.total for earlier in self._prior.get(step, ())):
+        if len({record.total, *(earlier.total for earlier in self._prior.get(step, ()))}) > 1:
             self.differed_at = step
             self._note(record)
             self._leave(ExitCode.REPLAY_DIFFERS, step=step)
@@ -428,7 +428,7 @@ class Gang:
         """The swap of head failed: another attempt may commit."""
         leader = self._leader
         self._finished = True
-        leader.die(code=ExitCode.OWN_ERROR, error=FENCED)
+        leader.die(code=ExitCode.DRAINED_NOTHING_NEW, error=FENCED)
 
     def _leave(self, code: int, *, error: OwnError | None = None, step: int | None = None) -> None:
         """All processes exit, each at its own moment."""

@@ -171,6 +171,15 @@ def test_rewind_makes_a_new_revision_on_the_earlier_checkpoint(
     assert moved.head.manifest == "000000000004-a0001"
 
 
+def test_a_pin_counts_before_anyone_has_noted_it(moved: RunFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.cli.requests.start_detached", lambda *_, **__: 4711)
+    assert everstep("pin", "demo", "--manifest", "000000000004-a0001", "--no-wait").exit_code == 0
+    assert moved.store.pins() == {"000000000004-a0001"}
+    (name,) = moved.store.request_names()
+    assert moved.store.request(name).kind == "pin"
+    assert "has no checkpoint 'none'" in error_line(everstep("pin", "demo", "--manifest", "none"))
+
+
 def test_policy_is_shown_as_it_may_be_written(submitted: CliFolder) -> None:
     text = submitted.call("policy", "demo").stdout
     run_yaml = submitted.run_yaml.read_text()

@@ -61,9 +61,12 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 def test_a_child_that_will_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.backends.local.prover.END_TIMEOUT", 0.05)
-    code = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.write(1, b'deaf'); signal.pause()"
+    deaf = tmp_path / "deaf"
+    os.mkfifo(deaf)
+    code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(deaf)!r}, 'w'); signal.pause()"
     bench = Bench(tmp_path, code)
     bench.prover.prove("a")
+    deaf.open().close()  # opens when the child has done so too
     child = bench.child
     bench.prover.close()
     assert child is not None

@@ -1,17 +1,25 @@
 """The numerics fingerprint: what can change a bit is in it, what cannot is not."""
 
-from collections.abc import Callable
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trainer import versions
 
+ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_a=1 --xla_b=2", "PJRT_NPROC": "2"}
 
 
-def fingerprint(**environment: str) -> str:
-    return versions.numerics_fingerprint({"remat": True}, processor="cpu:cpu", environment=ENVIRONMENT | environment)
+SOFTWARE = versions.Software(packages=dict.fromkeys(versions.NUMERIC_PACKAGES, "1.0"), sources="0" * 64)
+
+
+def fingerprint(software: versions.Software = SOFTWARE, **environment: str) -> str:
+    return versions.numerics_fingerprint(
+        software, {"remat": True}, processor="cpu:cpu", environment=ENVIRONMENT | environment
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,22 +51,19 @@ def test_flags_and_threads_are_in_it(environment: dict[str, str]) -> None:
 
 def test_leaf_plan_and_processor_are_in_it() -> None:
     found = {
-        versions.numerics_fingerprint({"remat": remat}, processor=processor, environment=ENVIRONMENT)
+        versions.numerics_fingerprint(SOFTWARE, {"remat": remat}, processor=processor, environment=ENVIRONMENT)
         for remat in (True, False)
         for processor in ("cpu:cpu", "tpu:TPU v5", "tpu:TPU7x")
     }
     assert len(found) == 6
 
 
-def test_package_versions_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(of: str) -> Callable[[str], str]:
-        return lambda package: "9.9" if package == of else "1.0"
-
-    found = set()
+def test_packages_and_sources_are_in_it() -> None:
+    found = {fingerprint()}
     for package in versions.NUMERIC_PACKAGES:
-        monkeypatch.setattr(versions, "_version", answer(package))
-        found.add(fingerprint())
-    assert len(found) == len(versions.NUMERIC_PACKAGES)
+        found.add(fingerprint(replace(SOFTWARE, packages={**SOFTWARE.packages, package: "1.1"})))
+    found.add(fingerprint(replace(SOFTWARE, sources="1" * 64)))
+    assert len(found) == len(versions.NUMERIC_PACKAGES) + 2
 
 
 def test_sources_that_compute_are_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +88,21 @@ def test_sources_that_compute_are_in_it(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_versions_name_everything_that_a_manifest_should() -> None:
-    found = versions.versions()
+    found = versions.LOADED.packages
     assert found["jax"] != "none"
     assert {"jax", "jaxlib", "flax", "optax", "libtpu", "numpy", "orbax-checkpoint", "python"} == found.keys()
+
+
+def test_change_on_the_disk_during_the_imports_is_seen() -> None:
+    versions.confirm_loaded(versions.Software.on_disk())
+    with pytest.raises(RuntimeError, match="changed while they were imported"):
+        versions.confirm_loaded(replace(versions.Software.on_disk(), sources="0" * 64))
+
+
+def test_software_is_looked_at_before_anything_that_computes_is_imported() -> None:
+    code = "import sys, trainer.attempt; print(*[name for name in sys.modules if name.startswith('trainer.')])"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    order = found.stdout.split()
+    computing = [name for name in order if name.split(".")[1] in ("model", "optim", "parallel", "step")]
+    assert len(computing) > 4
+    assert order.index("trainer.versions") < min(order.index(name) for name in computing)

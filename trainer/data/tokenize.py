@@ -56,7 +56,7 @@ def _tokens_of(path: Path) -> Iterator[bytes]:
 
 
 def main() -> int:
-    """``python -m trainer.data.tokenize TARGET``: paths on standard input, one a line; the TokenFile on standard output."""
+    """``python -m trainer.data.tokenize TARGET``: paths on standard input, the TokenFile on standard output."""
     if len(sys.argv) != 2:
         print("usage: python -m trainer.data.tokenize TARGET < paths", file=sys.stderr)
         return 2

@@ -27,10 +27,23 @@ MASKED = -1e30
 """Score of a pair that may not attend; finite, so that no difference of infinities can arise."""
 
 
+@jax.custom_vjp
 def softmax(scores: Array) -> Array:
     """Over the last axis, fp32, with the reciprocal written out."""
-    weights = jnp.exp(scores - lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     return weights * (1.0 / jnp.sum(weights, axis=-1))[..., None]
+
+
+def _softmax_forward(scores: Array) -> tuple[Array, Array]:
+    weights = softmax(scores)
+    return weights, weights
+
+
+def _softmax_backward(weights: Array, grad: Array) -> tuple[Array]:
+    return (weights * (grad - jnp.sum(grad * weights, axis=-1, keepdims=True)),)
+
+
+softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def visible(queries: Array, keys: Array, *, window: Array | int) -> Array:

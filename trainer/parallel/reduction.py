@@ -56,17 +56,6 @@ def pairwise_sum(values: Array) -> Array:
     return values[0]
 
 
-def padded_pairwise_sum(values: Array) -> Array:
-    """``pairwise_sum`` of a vector of any length; what is missing up to a power of two counts as zero."""
-    length = 1 << max(0, values.shape[0] - 1).bit_length()
-    return pairwise_sum(jnp.concatenate([values, jnp.zeros((length - values.shape[0],), values.dtype)]))
-
-
-def over_devices(scalars: Array) -> Array:
-    """Sum of [micro_steps, …] over micro-steps and devices, replicated: scalars by rank, gathered, then one tree."""
-    return pairwise_sum(by_rank(scalars))
-
-
 def by_rank(values: Array) -> Array:
     """[micro_steps, …] of each device → [V, …] in the order of the virtual ranks, replicated."""
     gathered = lax.all_gather(values, AXIS, axis=1)

@@ -1,0 +1,145 @@
+"""Trains a tiny Olmo 3 on synthetic tokens and says what came out; in one process, or as one of several.
+
+    python -m tests.local.exact_program PROCESSES DEVICES_PER_PROCESS STEPS DTYPE
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orchestrator.contract import checksum
+from orchestrator.contract.recipe import Data, Model, Schedule, Stage, TokenFile
+
+RANKS, LENGTH, VOCABULARY = 8, 16, 64
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training run came to."""
+
+    params_sha256: str
+    losses: tuple[str, ...]
+    """fp32 bits of the total loss of each step."""
+    gradients: tuple[str, ...]
+    """Checksum of each step's reduced gradient."""
+    tokens: tuple[str, ...]
+
+
+def tiny(dtype: str) -> tuple[Model, Stage]:
+    """Both kinds of attention, grouped-query heads; every width a multiple of V."""
+    model = Model(
+        vocab_size=VOCABULARY,
+        d_model=16,
+        n_layers=2,
+        global_every=2,
+        n_heads=4,
+        n_kv_heads=2,
+        head_dim=4,
+        d_ff=24,
+        sliding_window=5,
+        compute_dtype=dtype,  # type: ignore[arg-type]
+    )
+    stage = Stage(
+        name="only",
+        steps=1000,
+        virtual_ranks=RANKS,
+        sequence_length=LENGTH,
+        data=Data(files=(TokenFile(path="none"),)),
+        schedule=Schedule(peak=1e-2, warmup_steps=3),
+    )
+    return model, stage
+
+
+def batch(step: int, rows: np.ndarray) -> np.ndarray:
+    """Rows of the global batch of a step; half of each repeats, so that there is something to learn."""
+    half = np.random.default_rng(1000 + step).integers(0, VOCABULARY, (RANKS, LENGTH // 2))
+    return np.concatenate([half, half], axis=1).astype(np.uint32)[rows]
+
+
+def train(devices: Sequence[Any], *, dtype: str, steps: int, **plan: Any) -> Outcome:
+    """Train on these devices; ``plan`` changes the step plan, for negative controls."""
+    from trainer.optim.schedule import learning_rate
+    from trainer.step import StepPlan, build_program
+
+    model, stage = tiny(dtype)
+    program = build_program(StepPlan(model=model, stage=stage, **plan), devices)
+    program.compile()
+    state = program.init_state(7)
+    losses, gradients, tokens = [], [], []
+    for step in range(steps):
+        rows = program.tokens_array(lambda rows, step=step: batch(step, rows))
+        state, metrics = program.step(state, rows, learning_rate(stage, update=step + 1))
+        result = metrics.read()
+        losses.append(np.float32(result.total).tobytes().hex())
+        gradients.append(checksum.words(result.grad_checksum))
+        tokens.append(checksum.words(result.token_checksum))
+    lines = [
+        checksum.line(path, dtype=kind, shape=shape, checksum=words)
+        for path, (kind, shape, words) in program.checksums(state).items()
+        if path.startswith("params/")
+    ]
+    return Outcome(checksum.params_sha256(lines), tuple(losses), tuple(gradients), tuple(tokens))
+
+
+def train_in_processes(processes: int, devices: int, *, dtype: str, steps: int) -> Outcome:
+    """The same in several processes of one ``jax.distributed`` job; their outcomes must agree."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "tests.local.exact_program", str(processes), str(devices), str(steps), dtype]
+    environment = {
+        **os.environ,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_PLATFORMS": "cpu",
+        "EXACT_PORT": str(port),
+    }
+    children = [
+        subprocess.Popen(
+            command,
+            env={**environment, "EXACT_PROCESS": str(index)},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(processes)
+    ]
+    try:
+        said = [child.communicate(timeout=400) for child in children]
+    finally:
+        for child in children:
+            child.kill()
+    for child, (_, err) in zip(children, said, strict=True):
+        assert child.returncode == 0, err[-2000:]
+    outcomes = {out.strip().splitlines()[-1] for out, _ in said}
+    assert len(outcomes) == 1, f"processes of one job disagree: {outcomes}"
+    fields = outcomes.pop().split(" ")
+    return Outcome(*(tuple(field.split(",")) if index else field for index, field in enumerate(fields)))  # type: ignore[arg-type]
+
+
+def main() -> None:
+    processes, steps, dtype = int(sys.argv[1]), int(sys.argv[3]), sys.argv[4]
+    import jax
+
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        f"127.0.0.1:{os.environ['EXACT_PORT']}",
+        processes,
+        int(os.environ["EXACT_PROCESS"]),
+        cluster_detection_method="deactivate",
+    )
+    found = train(jax.devices(), dtype=dtype, steps=steps)
+    columns = (found.losses, found.gradients, found.tokens)
+    print(found.params_sha256, *(",".join(column) for column in columns), flush=True)
+
+
+if __name__ == "__main__":
+    main()
