@@ -23,16 +23,16 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from orchestrator.contract.checksum import Checksum
+from orchestrator.contract.checksum import Checksum, label
 from trainer.model import init
 from trainer.model.layers import Weight
 from trainer.model.olmo3 import LeafArithmetic, skeleton
 from trainer.optim import adamw, skip_step
-from trainer.parallel.checksum import array_words, token_words
+from trainer.parallel.checksum import array_words, combined, token_words
 from trainer.parallel.gather import Travel
 from trainer.parallel.leaf import Leaf, PackedModel, packs_of, sum_of_leaves
 from trainer.parallel.mesh import AXIS, Ranks, cut_axis, cut_spec, make_mesh
-from trainer.parallel.norms import canonical_rows, global_norm
+from trainer.parallel.norms import global_norm
 from trainer.parallel.plan import StepPlan
 from trainer.parallel.reduction import barrier, by_rank, compiler_options, pairwise_sum, rounding
 
@@ -43,8 +43,8 @@ Tree = Any
 ReadRows = Callable[[NDArray[np.int64]], NDArray[np.uint32]]
 """Row numbers in the global batch → their tokens, [rows, sequence_length]."""
 
-Kind = tuple[tuple[int, ...], str, int | None]
-"""Shape, dtype and cut axis of an array of the state."""
+Index = tuple[slice, ...] | None
+"""What jax asks a callback for; its types allow None, which it never passes for a sharded array."""
 
 TOKENS = PartitionSpec(None, AXIS)
 REPLICATED = PartitionSpec()
@@ -62,7 +62,7 @@ class StepResult:
     grad_norm: np.float32
     """Of the mean gradient, before clipping."""
     grad_checksum: Checksum
-    """Of the gradient's sum over targets, as V canonical rows (``trainer.parallel.norms``)."""
+    """Of the gradient's sum over targets, all parameters together, as packed in V blocks."""
     token_checksum: Checksum
     """Of the token ids on the devices as [V, sequences_per_rank, length]."""
     skipped: bool
@@ -105,7 +105,7 @@ class Program:
         self._weights = self._leaf.bones.weights
         self._shapes, self._specs = _state_layout(plan, self._weights)
         self._update: jax.stages.Compiled | None = None
-        self._checksums: dict[Kind, jax.stages.Compiled] = {}
+        self._checksums: jax.stages.Compiled | None = None
 
     @property
     def micro_steps(self) -> int:
@@ -127,7 +127,7 @@ class Program:
 
         def param(path: str, weight: Weight, target: jax.ShapeDtypeStruct) -> Array:
             return jax.make_array_from_callback(
-                target.shape, target.sharding, lambda i: init.draw(weight, i, path=path, seed=seed, std=std)
+                target.shape, target.sharding, lambda i: init.draw(weight, _whole(i), path=path, seed=seed, std=std)
             )
 
         named = _by_path(self._weights)
@@ -140,8 +140,8 @@ class Program:
         abstract = self.abstract_state
 
         def zeros(target: jax.ShapeDtypeStruct) -> Array:
-            def part(index: tuple[slice, ...]) -> NDArray[Any]:
-                shape = [len(range(*p.indices(n))) for p, n in zip(index, target.shape, strict=True)]
+            def part(index: Index) -> NDArray[Any]:
+                shape = [len(range(*p.indices(n))) for p, n in zip(_whole(index), target.shape, strict=True)]
                 return np.zeros(shape, target.dtype)
 
             return jax.make_array_from_callback(target.shape, target.sharding, part)
@@ -162,7 +162,7 @@ class Program:
         parts = dict(zip(local, tokens, strict=True))
         shape = (self.micro_steps, self.ranks.devices * per_rank, length)
         return jax.make_array_from_callback(
-            shape, self._sharding(TOKENS), lambda index: parts[(index[1].start or 0) // per_rank]
+            shape, self._sharding(TOKENS), lambda index: parts[(_whole(index)[1].start or 0) // per_rank]
         )
 
     def compile(self) -> None:
@@ -174,11 +174,7 @@ class Program:
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=self._sharding(REPLICATED))
         options = compiler_options(self.mesh.devices.flat[0].platform)
         self._update = self._mapped_update().lower(state, tokens, rate).compile(options)
-        # one small program for each kind of array: kinds repeat, and compile time grows with the number of loops
-        kinds = {_kind(target): target for target in jax.tree.leaves(state)}
-        self._checksums = {
-            kind: self._mapped_checksum(target).lower(target).compile(options) for kind, target in kinds.items()
-        }
+        self._checksums = self._mapped_checksums().lower(state).compile(options)
 
     def program_text(self) -> str:
         """The compiled update, as HLO text."""
@@ -192,13 +188,11 @@ class Program:
 
     def checksums(self, state: Tree) -> dict[str, tuple[str, tuple[int, ...], Checksum]]:
         """Dtype, global shape and checksum of every array, by path; the same on any mesh."""
-        # kinds come from the layout: on one device JAX forgets the axis along which an array counts as cut
-        kinds = {path: _kind(target) for path, target in _by_path(self.abstract_state).items()}
-        arrays = _by_path(state)
-        words = jax.device_get({path: self._checksums[kind](arrays[path]) for path, kind in kinds.items()})
+        words = np.asarray(jax.device_get(_compiled(self._checksums)(state)))
+        named = _by_path(self._shapes)
         return {
-            path: (dtype, shape, (int(words[path][0]), int(words[path][1])))
-            for path, (shape, dtype, _) in kinds.items()
+            path: (a.dtype.name, tuple(a.shape), (int(pair[0]), int(pair[1])))
+            for (path, a), pair in zip(named.items(), words, strict=True)
         }
 
     def _sharding(self, spec: PartitionSpec) -> NamedSharding:
@@ -219,16 +213,22 @@ class Program:
         )
         return jax.jit(mapped, donate_argnums=0)
 
-    def _mapped_checksum(self, target: jax.ShapeDtypeStruct) -> Any:
-        cut = cut_axis(target.sharding.spec)
+    def _mapped_checksums(self) -> Any:
+        cuts = [cut_axis(spec) for spec in jax.tree.leaves(self._specs, is_leaf=_is_spec)]
+
+        def checksums(state: Tree) -> Array:
+            leaves = jax.tree.leaves(state)
+            return jnp.stack([array_words(leaf, cut=cut) for leaf, cut in zip(leaves, cuts, strict=True)])
+
         mapped = jax.shard_map(
-            lambda part: array_words(part, cut=cut),
-            mesh=self.mesh,
-            in_specs=target.sharding.spec,
-            out_specs=REPLICATED,
-            check_vma=False,
+            checksums, mesh=self.mesh, in_specs=(self._specs,), out_specs=REPLICATED, check_vma=False
         )
         return jax.jit(mapped)
+
+
+def _whole(index: Index) -> tuple[slice, ...]:
+    assert index is not None
+    return index
 
 
 def _leaf_of(plan: StepPlan, *, devices: int) -> Leaf:
@@ -236,9 +236,7 @@ def _leaf_of(plan: StepPlan, *, devices: int) -> Leaf:
     return Leaf(
         bones=bones,
         packs=packs_of(bones, blocks=plan.stage.virtual_ranks),
-        arithmetic=LeafArithmetic(
-            attention=plan.attention, attention_chunk=plan.attention_chunk, remat=plan.remat
-        ),
+        arithmetic=LeafArithmetic(attention=plan.attention, attention_chunk=plan.attention_chunk, remat=plan.remat),
         travel=Travel(
             devices=devices,
             compute_dtype=plan.model.compute_dtype,
@@ -277,11 +275,11 @@ def _update(
     grouped = tokens.reshape(ranks.micro_steps, stage.sequences_per_rank, stage.sequence_length)
 
     sums = sum_of_leaves(leaf, state["params"], grouped)
-    gradient_rows = barrier(canonical_rows(sums.gradient))
-    losses = by_rank(sums.losses)
-    ce, z_loss = pairwise_sum(losses) * per_target
+    cross_entropies = by_rank(sums.cross_entropy)
+    ce = pairwise_sum(cross_entropies) * per_target
+    z_loss = pairwise_sum(by_rank(sums.z_loss)) * per_target
     total = ce + z_loss
-    grad_norm = per_target * global_norm(gradient_rows)
+    grad_norm = per_target * global_norm(sums.gradient)
     ce, z_loss, total, grad_norm = barrier((ce, z_loss, total, grad_norm))
 
     opt, window = state["opt"], state["opt"]["window"]
@@ -304,12 +302,12 @@ def _update(
         "window": jax.tree.map(lambda new, old: jnp.where(finite, new, old), dict(recorded), dict(window)),
     }
     figures = {
-        "ce_by_rank": losses[:, 0] * (1.0 / rank_targets),
+        "ce_by_rank": cross_entropies * (1.0 / rank_targets),
         "ce": ce,
         "z_loss": z_loss,
         "total": total,
         "grad_norm": grad_norm,
-        "grad_checksum": array_words(gradient_rows, cut=0),
+        "grad_checksum": _tree_words(sums.gradient),
         "token_checksum": token_words(grouped, devices=ranks.devices),
         "skipped": skipped,
         "finite": finite,
@@ -322,7 +320,7 @@ def _apply(
 ) -> tuple[Tree, Tree, Tree]:
     """Parameters and moments after the update, one tensor at a time behind barriers."""
     guard: Callable[[Any], Any] = barrier if plan.barriers else lambda value: value
-    common = {
+    common: dict[str, Any] = {
         "optimizer": plan.stage.optimizer,
         "scalars": scalars,
         "apply": apply,
@@ -336,18 +334,25 @@ def _apply(
 
     weights, opt = leaf.bones.weights, state["opt"]
     new = jax.tree.map(one, weights, state["params"], opt["m"], opt["v"], leaf.unpack(guard(gradient)))
-    params, m, v = (jax.tree.map(lambda _, three: three[k], weights, new) for k in range(3))
-    return params, m, v
+
+    def part(which: int) -> Tree:
+        return jax.tree.map(lambda _, three: three[which], weights, new)
+
+    return part(0), part(1), part(2)
+
+
+def _tree_words(gradient: PackedModel) -> Array:
+    """One checksum of all gradients, as they are packed: [(n_layers,) V, size] by pack and wire."""
+    packed = _by_path(gradient)
+    words = [array_words(blocks, cut=blocks.ndim - 2) for blocks in packed.values()]
+    labels = np.array([label(path) for path in packed], np.uint32)
+    return combined(jnp.stack(words), jnp.asarray(labels))
 
 
 def _by_path(tree: Tree) -> dict[str, Any]:
     """Leaves of a nested dict by their keys joined with "/", in the order of ``jax.tree.leaves``."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_spec)
     return {"/".join(str(key.key) for key in path): leaf for path, leaf in flat}
-
-
-def _kind(target: jax.ShapeDtypeStruct) -> Kind:
-    return tuple(target.shape), target.dtype.name, cut_axis(target.sharding.spec)
 
 
 def _is_spec(value: object) -> bool:

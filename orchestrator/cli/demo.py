@@ -100,7 +100,7 @@ def demo(folder: Path) -> None:
       everstep demo
       everstep demo --folder /tmp/demo && everstep why demo --store /tmp/demo/store
 
-    Exit codes: 0 every claim held; 1 one did not; 2 the folder cannot be used; 130 interrupted. Nothing is left running.
+    Exit codes: 0 every claim held; 1 one did not; 2 the folder cannot be used; 130 interrupted.
     """
     began = time.monotonic()
     _fresh(folder)

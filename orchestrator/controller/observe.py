@@ -102,7 +102,9 @@ class Observer:
     def _unconfirmed(
         self, history: History, hosts: tuple[HostView, ...], attempt: AttemptView | None
     ) -> frozenset[HostRef]:
-        processes = [process for launch in history.loose for process in self._processes(launch, hosts, history.declared_gone)]
+        processes = [
+            process for launch in history.loose for process in self._processes(launch, hosts, history.declared_gone)
+        ]
         if attempt is not None and history.fence is not None:
             processes += attempt.processes
         return frozenset(process.host for process in processes if not process.free)

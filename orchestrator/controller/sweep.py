@@ -40,9 +40,9 @@ class Sweeper:
         """Delete what was given up by a controller that died before it deleted. Looks only when the log has more."""
         if history.deleted == self._finished:
             return
-        there = set(self._store.checkpoint_folders())
+        there, marked = set(self._store.checkpoint_folders()), self._store.tombstones()
         for name in sorted(history.deleted - self._finished):
-            if f"checkpoints/{name}" in there:
+            if f"checkpoints/{name}" in there or name not in marked:
                 self._delete(name)
         self._finished = history.deleted
 

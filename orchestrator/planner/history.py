@@ -1,7 +1,7 @@
 """What the event log says so far, as one frozen value.
 
-``History`` is a fold: ``history.after(event)``. Nothing else that a decision depends on is remembered between two looks,
-so a controller that starts again decides as the one before it would have.
+``History`` is a fold: ``history.after(event)``. Nothing else that a decision depends on is remembered between two
+looks, so a controller that starts again decides as the one before it would have.
 """
 
 from collections.abc import Iterable

@@ -31,8 +31,8 @@ def expendable(
     """Manifests whose data is kept by no rule, oldest first.
 
     Kept are, of those reachable from head: the newest ``keep_newest``, the newest ``keep_proven`` proven ones,
-    multiples of ``keep_every`` and ends of stages. Kept in any case: pins, quarantined ones (evidence), what a live attempt
-    started from, and what the current attempt wrote (it may be about to commit it).
+    multiples of ``keep_every`` and ends of stages. Kept in any case: pins, quarantined ones (evidence), what a live
+    attempt     started from, and what the current attempt wrote (it may be about to commit it).
     """
     good = sorted((one for one in checkpoints if one.reachable and not one.quarantined), key=lambda one: -one.next_step)
     ends = {recipe.first_step_of(stage) + stage.steps for stage in recipe.stages}

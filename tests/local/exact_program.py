@@ -1,6 +1,6 @@
 """Trains a tiny Olmo 3 on synthetic tokens and says what came out; in one process, or as one of several.
 
-    python -m tests.local.exact_program PROCESSES DEVICES_PER_PROCESS STEPS DTYPE
+python -m tests.local.exact_program PROCESSES DEVICES_PER_PROCESS STEPS DTYPE
 """
 
 import os

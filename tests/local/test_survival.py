@@ -35,7 +35,7 @@ policy:
 RECIPE = """\
 name: survivor
 model: {vocab_size: 64, d_model: 16, n_layers: 2, global_every: 2, n_heads: 2, n_kv_heads: 2, head_dim: 8, d_ff: 32,
-        sliding_window: 8}
+        sliding_window: 8, compute_dtype: float32}
 stages:
   - name: only
     steps: 120

@@ -1,5 +1,6 @@
 """The simulated host agent: the contract of ``orchestrator.agent``, with the same order of reads and refusals."""
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -188,10 +189,8 @@ class Agent:
 
     def _flush(self) -> None:
         while self._outbox:
-            try:
+            with contextlib.suppress(AlreadyExists):  # somebody has said this before
                 self._outbox[0]()
-            except AlreadyExists:
-                pass  # somebody has said this before
             del self._outbox[0]
 
     @property

@@ -164,9 +164,7 @@ class SimProver:
             if manifest in self._store.tombstones():
                 return
             if manifest in self._world.corrupt or not self._world.data_of(manifest):
-                self._store.create_quarantine(
-                    Quarantine(manifest=manifest, problem="checksum", attempt=None, at=now)
-                )
+                self._store.create_quarantine(Quarantine(manifest=manifest, problem="checksum", attempt=None, at=now))
             else:
                 self._store.create_proof(Proof(manifest=manifest, how="scrub", attempt=None, arrays=1, at=now))
         except StoreUnavailable:

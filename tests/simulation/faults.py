@@ -135,9 +135,7 @@ def killed_again_and_again(world: "World", *, host: int, every: float, times: in
     """A bad host: whatever trains on it is killed."""
     trainer_killed(world, host=host)
     if times > 1:
-        world.timeline.after(
-            every, lambda: killed_again_and_again(world, host=host, every=every, times=times - 1)
-        )
+        world.timeline.after(every, lambda: killed_again_and_again(world, host=host, every=every, times=times - 1))
 
 
 def trainer_stopped(world: "World", *, host: int) -> None:
@@ -345,7 +343,7 @@ FAULTS: dict[str, Callable[..., None]] = {
 
 
 # ---- chance
-def _settings(kind: str, random: Random, steps: int) -> dict[str, Any]:
+def _settings(kind: str, random: Random, steps: int) -> dict[str, Any]:  # noqa: C901 - one case a fault
     """Settings of a fault, by its name."""
     host, short, long = random.randrange(6), random.uniform(2.0, 15.0), random.uniform(10.0, 80.0)
     actors = ("controller", "agent", "trainer")
@@ -398,7 +396,19 @@ def _settings(kind: str, random: Random, steps: int) -> dict[str, Any]:
         case "saves_fail":
             return {"seconds": random.choice((short, long / 2))}
         case "request":
-            kinds = ("drain", "move", "pause", "hold", "stop", "resume", "rewind", "amend", "host-gone", "pin", "policy")
+            kinds = (
+                "drain",
+                "move",
+                "pause",
+                "hold",
+                "stop",
+                "resume",
+                "rewind",
+                "amend",
+                "host-gone",
+                "pin",
+                "policy",
+            )
             weights = (4, 4, 3, 3, 2, 3, 2, 1, 1, 1, 1)
             chosen = random.choices(kinds, weights)[0]
             return {"kind": chosen, "older": random.random() < 0.15, "which": random.randrange(8)}
@@ -509,7 +519,14 @@ def _policy(random: Random, placements: tuple[Placement, ...]) -> Policy:
             max_unproven=random.choice((4, 6)),
         ),
         deadlines=Deadlines(
-            start=15.0, initialise=12.0, compile=15.0, restore=12.0, drain=12.0, kill=6.0, stall_floor=8.0, stall_factor=6.0
+            start=15.0,
+            initialise=12.0,
+            compile=15.0,
+            restore=12.0,
+            drain=12.0,
+            kill=6.0,
+            stall_floor=8.0,
+            stall_factor=6.0,
         ),
         budgets=Budgets(own_error_repeats=2, host_failures=3, failure_window=120.0, back_off=30.0, max_back_off=120.0),
         moves=Moves(

@@ -150,8 +150,10 @@ class Watch:
         elif isinstance(action, Drain):
             self._drained(actor, event, action)
         elif isinstance(action, Fence):
-            self._must(log.state == "running" or event.request is not None or event.cause == "drain-overdue",
-                       f"a {log.state} run is only watched, but a{action.attempt} is fenced")
+            self._must(
+                log.state == "running" or event.request is not None or event.cause == "drain-overdue",
+                f"a {log.state} run is only watched, but a{action.attempt} is fenced",
+            )
             self._must(log.open is not None and log.open.attempt == action.attempt, "only a live attempt is fenced")
             self._must(action.then != "hold" or bool(event.cause), "a hold has a reason")
             log.fenced.add(action.attempt)
@@ -177,7 +179,9 @@ class Watch:
         self._must(launch.placement.serves(launch.stage), f"{launch.placement.name} serves {launch.stage}")
         seen = self._listed[actor]
         for ref in launch.hosts:
-            self._must(ref in seen and seen[ref].condition == "ready", f"a{launch.attempt} uses {ref}, which is unknown")
+            self._must(
+                ref in seen and seen[ref].condition == "ready", f"a{launch.attempt} uses {ref}, which is unknown"
+            )
             self._free(ref, launch.attempt)
             self._not_left_alone(event, ref)
         head = self.head
@@ -189,7 +193,9 @@ class Watch:
         if log.returning:
             log.returns.append(event.at)
             day = [at for at in log.returns if at > event.at - 86_400]
-            self._must(len(day) <= world.scenario.policy.moves.per_day, f"{len(day)} voluntary moves in a day ({cause})")
+            self._must(
+                len(day) <= world.scenario.policy.moves.per_day, f"{len(day)} voluntary moves in a day ({cause})"
+            )
         log.launches.append(launch)
         log.open, log.stop = launch, None
         self._pending_return = False
@@ -220,10 +226,14 @@ class Watch:
     def _drained(self, actor: str, event: Event, drain: Drain) -> None:
         log, world = self.log, self._world
         self._must(log.open is not None and log.open.attempt == drain.attempt, "only a live attempt is drained")
-        self._must(log.state == "running" or event.request is not None or event.cause.startswith("request-"),
-                   f"a {log.state} run is only watched")
+        self._must(
+            log.state == "running" or event.request is not None or event.cause.startswith("request-"),
+            f"a {log.state} run is only watched",
+        )
         gang = world.gangs.get(drain.attempt)
-        self._must(gang is not None and gang.last_step is not None, f"a{drain.attempt} is drained before its first step")
+        self._must(
+            gang is not None and gang.last_step is not None, f"a{drain.attempt} is drained before its first step"
+        )
         log.stop = drain
         if event.cause == "return":
             self._pending_return = True
@@ -288,8 +298,11 @@ class Watch:
             self._must(head.attempt <= self.log.attempt + 1, "head's attempt is not ahead of the log")
 
     def _committed(self, actor: str, before: Head, head: Head) -> None:
-        self._must(actor == f"trainer a{head.attempt}" and before.attempt == head.attempt, f"{actor} commits after a fence")
-        assert head.manifest is not None and head.next_step is not None
+        self._must(
+            actor == f"trainer a{head.attempt}" and before.attempt == head.attempt, f"{actor} commits after a fence"
+        )
+        assert head.manifest is not None
+        assert head.next_step is not None
         manifest = self.manifests[head.manifest]
         self._must(manifest.next_step == head.next_step and manifest.attempt == head.attempt, "head says what it has")
         self._must(manifest.revision == head.revision == before.revision, "a commit stays in its revision")
@@ -304,7 +317,9 @@ class Watch:
         self._must(not bad, f"{actor} commits {manifest.name} on {manifest.parent} and loses {bad[:1]}")
         self._must(not skipped or skipped[0] in quarantined, f"{actor} passes over head's checkpoint, which is whole")
         if not skipped:
-            self._must(head.next_step >= (before.next_step or 0), f"head falls from {before.next_step} to {head.next_step}")
+            self._must(
+                head.next_step >= (before.next_step or 0), f"head falls from {before.next_step} to {head.next_step}"
+            )
         self._right_bits(manifest)
         gang = self._world.gangs[head.attempt]
         self._must(
@@ -356,7 +371,9 @@ class Watch:
         proven = [other for other in good if other in self.log.proven]
         self._must(name not in good[: policy.keep_newest], f"{name} is one of the newest and is deleted")
         self._must(name not in proven[: policy.keep_proven], f"{name} is one of the newest proven and is deleted")
-        self._must(self.manifests[name].next_step not in self._kept_steps() or name not in good, f"{name} is kept for its step")
+        self._must(
+            self.manifests[name].next_step not in self._kept_steps() or name not in good, f"{name} is kept for its step"
+        )
 
     def _kept_steps(self) -> set[int]:
         every = self._world.scenario.policy.checkpoint.keep_every
@@ -383,4 +400,3 @@ class Watch:
     def _must(self, holds: bool, what: str) -> None:
         if not holds:
             raise Violation(what)
-

@@ -61,7 +61,9 @@ def _many(seeds: range, processes: int, most_failures: int) -> int:
         if done % CHUNK == 0 or done == len(seeds):
             rate = done / (time.monotonic() - begun)
             left = (len(seeds) - done) / rate
-            line = f"\r{done:,}/{len(seeds):,} seeds, {failures.total()} failed, {rate:.1f} a second, {left:.0f} s left  "
+            line = (
+                f"\r{done:,}/{len(seeds):,} seeds, {failures.total()} failed, {rate:.1f} a second, {left:.0f} s left  "
+            )
             print(line, end="", file=sys.stderr, flush=True)
         if failures.total() >= most_failures:
             break

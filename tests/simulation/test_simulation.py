@@ -1,8 +1,5 @@
 """Seeded fault schedules against the real planner and controller; conftest cuts the seeds into blocks."""
 
-import pytest
-
-from tests.simulation.faults import Fault, scenario_of
 from tests.simulation.simulation import simulate
 
 

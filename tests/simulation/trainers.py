@@ -29,7 +29,9 @@ BARRIER = 60.0
 """Seconds after which a process that waits for others before the first step gives up."""
 FENCED = OwnError(type="Fenced", frame="trainer/checkpoint/commit.py:commit", message="another attempt may commit")
 ECHO = OwnError(type="JaxRuntimeError", frame="trainer/step.py:step", message="Gloo AllGather failed")
-NONE_RESTORES = OwnError(type="NoneRestores", frame="trainer/checkpoint/restore.py:restore", message="no candidate left")
+NONE_RESTORES = OwnError(
+    type="NoneRestores", frame="trainer/checkpoint/restore.py:restore", message="no candidate left"
+)
 _NO_ARRAYS: dict[str, ArrayEntry] = {}
 _NO_FILES: dict[str, FileEntry] = {}
 
@@ -91,7 +93,9 @@ class Process:
         self.alive = False
         self.status, self.error, self.died_at = (code, signal), error, self.gang.world.timeline.now
         self.host.trainers.remove(self)
-        self.gang.world.say(f"trainer a{self.attempt}/{self.index} on {self.host.ref} ends: code {code} signal {signal}")
+        self.gang.world.say(
+            f"trainer a{self.attempt}/{self.index} on {self.host.ref} ends: code {code} signal {signal}"
+        )
         if seen:
             self.agent.ended(self)
         self.gang.lost(self)
@@ -245,9 +249,7 @@ class Gang:
             if name not in tombstones and name not in quarantined:
                 now = EPOCH + self.world.timeline.now
                 if name not in self.world.corrupt and self.world.data_of(name):
-                    store.create_proof(
-                        Proof(manifest=name, how="restore", attempt=self.spec.attempt, arrays=1, at=now)
-                    )
+                    store.create_proof(Proof(manifest=name, how="restore", attempt=self.spec.attempt, arrays=1, at=now))
                     return manifest
                 self.world.say(f"a{self.spec.attempt} cannot restore {name}")
                 store.create_quarantine(
@@ -391,7 +393,8 @@ class Gang:
 
     def _drain(self) -> None:
         """Save at the agreed step; run on a little as a witness while the save commits."""
-        assert self.saver is not None and self._drain_at is not None
+        assert self.saver is not None
+        assert self._drain_at is not None
         if self._next_step == self._drain_at:
             for process in self.living:
                 process.enter("drain")
@@ -409,7 +412,8 @@ class Gang:
             self._leave_when_drained()
 
     def _leave_when_drained(self) -> None:
-        assert self.saver is not None and self._drain_at is not None
+        assert self.saver is not None
+        assert self._drain_at is not None
         if self._finished or not self._all_well(self._leave_when_drained):
             return
         if self.saver.committed is not None and self.saver.committed >= self._drain_at:

@@ -68,9 +68,7 @@ class World:
         self.lines: deque[str] = deque(maxlen=None if trace else 120)
         self._objects = SimObjects()
         self._parsed: dict[Any, Any] = {}
-        self.hosts = {
-            ref: Host(ref=ref, generation=pool.generation) for pool in scenario.pools for ref in pool.refs()
-        }
+        self.hosts = {ref: Host(ref=ref, generation=pool.generation) for pool in scenario.pools for ref in pool.refs()}
         self.gangs: dict[int, Gang] = {}
         self.controllers: list[SimController] = []
         self._controllers_started = 0

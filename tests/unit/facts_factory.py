@@ -1,7 +1,7 @@
 """What a decision is made from, built by hand: a log of events and one look at a fleet of four hosts.
 
-    case = Case().launch()
-    facts = case.facts(attempt=case.attempt(process(0), process(1, state="lost"), …))
+case = Case().launch()
+facts = case.facts(attempt=case.attempt(process(0), process(1, state="lost"), …))
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from orchestrator.contract.run import CheckpointPolicy, Deadlines, Moves, Placem
 from orchestrator.fleet.observation import AgentView, AttemptView, CheckpointView, HostView, Observation, ProcessView
 from orchestrator.planner.decision import Facts
 from orchestrator.planner.history import History
-from tests.unit.run_factory import recipe_of
+from tests.unit.run_documents import recipe_of
 
 START = 1_000_000.0
 FULL = Placement(name="full", pool="first", generation="g1", hosts=4, devices_per_host=1)
@@ -121,7 +121,9 @@ class Case:
         self.history = History()
         self.event("submitted", cause="submit")
 
-    def event(self, kind: EventKind = "decision", *, cause: str = "", action: Action | None = None, **fields: Any) -> Self:
+    def event(
+        self, kind: EventKind = "decision", *, cause: str = "", action: Action | None = None, **fields: Any
+    ) -> Self:
         number = self.history.last_number + 1
         fields.setdefault("attempt", self.history.attempt)
         event = Event(number=number, at=self.now, kind=kind, message=kind, cause=cause, action=action, **fields)

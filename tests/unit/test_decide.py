@@ -102,7 +102,9 @@ def test_nothing_that_fits_is_waited_for_with_each_hosts_reason() -> None:
 
 def test_the_preferred_placement_is_waited_for_as_long_as_the_policy_says() -> None:
     case = Case().launch().fence().ended("host-lost")
-    case.policy = case.policy.model_copy(update={"moves": case.policy.moves.model_copy(update={"wait_for_preferred": 60.0})})
+    case.policy = case.policy.model_copy(
+        update={"moves": case.policy.moves.model_copy(update={"wait_for_preferred": 60.0})}
+    )
     answer = wait(case.after(59.0).facts(hosts=hosts(3)))
     assert (answer.key, answer.until) == ("wait-full", START + 60.0)
     assert isinstance(decision(case.after(1.0).facts(hosts=hosts(3))).action, Launch)

@@ -7,12 +7,14 @@ import pytest
 from orchestrator.contract.manifest import manifest_name
 from orchestrator.contract.run import CheckpointPolicy
 from orchestrator.planner.retention import Kept, expendable
-from tests.unit.run_factory import recipe_of
+from tests.unit.run_documents import recipe_of
 
 RECIPE = recipe_of({"pretrain": 50, "anneal": 20})
 
 
-def kept(step: int, *, attempt: int = 1, proven: bool = False, reachable: bool = True, quarantined: bool = False) -> Kept:
+def kept(
+    step: int, *, attempt: int = 1, proven: bool = False, reachable: bool = True, quarantined: bool = False
+) -> Kept:
     return Kept(
         manifest=manifest_name(step, attempt),
         next_step=step,
@@ -24,7 +26,11 @@ def kept(step: int, *, attempt: int = 1, proven: bool = False, reachable: bool =
 
 
 def deleted(
-    *checkpoints: Kept, pins: Collection[int] = (), in_use: Collection[int] = (), current: int = 1, every: int | None = None
+    *checkpoints: Kept,
+    pins: Collection[int] = (),
+    in_use: Collection[int] = (),
+    current: int = 1,
+    every: int | None = None,
 ) -> list[int]:
     """Steps of what goes."""
     policy = CheckpointPolicy(keep_newest=3, keep_proven=2, keep_every=every)

@@ -13,7 +13,6 @@ from jax import Array
 
 from orchestrator.contract.recipe import Optimizer
 
-
 Rounded = Callable[[Array], Array]
 """Keeps a product from being fused with the addition that takes it: compilers do so in one loop and not in the next, by
 the length of a shard, and the two differ in the last bit."""
@@ -52,7 +51,14 @@ def _bias(beta: float, number: Array) -> Array:
 
 
 def moments(
-    first: Array, second: Array, grad: Array, *, optimizer: Optimizer, scalars: Coefficients, apply: Array, rounded: Rounded
+    first: Array,
+    second: Array,
+    grad: Array,
+    *,
+    optimizer: Optimizer,
+    scalars: Coefficients,
+    apply: Array,
+    rounded: Rounded,
 ) -> tuple[Array, Array]:
     """New first and second moment; the old ones, bit for bit, where ``apply`` is false."""
     grad = rounded(grad * scalars.scale)

@@ -56,7 +56,7 @@ def gather(travel: Travel, pack: Pack, wire: Packed, sink: Packed) -> Tree:
 
 
 def _all_gather(blocks: Array) -> Array:
-    return lax.all_gather(blocks, AXIS, axis=0, tiled=True)
+    return jnp.asarray(lax.all_gather(blocks, AXIS, axis=0, tiled=True))
 
 
 def _forward(travel: Travel, pack: Pack, wire: Packed, sink: Packed) -> tuple[Tree, None]:

@@ -1,8 +1,8 @@
 """Weights that travel together: one flat array of V canonical blocks for each wire dtype.
 
 Every weight has an axis that V divides. A *pack* cuts the weights of one tree (those of a layer, or those outside the
-layers) along these axes into V blocks and lays the v-th blocks of all of them side by side: an array [V, size], of which
-device d of P holds rows d · V/P …. So a layer is gathered, and its gradient reduced, in one collective for each
+layers) along these axes into V blocks and lays the v-th blocks of all of them side by side: an array [V, size], of
+which device d of P holds rows d · V/P …. So a layer is gathered, and its gradient reduced, in one collective for each
 wire dtype instead of one a weight, and everything that sums over a gradient has one loop over canonical blocks.
 """
 
@@ -33,7 +33,7 @@ class Pack:
     """V."""
 
     def pack(self, tree: Tree, *, dtypes: dict[str, DTypeLike]) -> Packed:
-        """Arrays of the tree (whole, or shards of P devices; stacked over layers or not) → blocks of the wires' dtypes."""
+        """Arrays of the tree (whole or shards of P devices, stacked or not) → blocks of the wires' dtypes."""
         return {
             wire: jnp.concatenate(
                 [

@@ -1,7 +1,7 @@
 """Sums over virtual ranks in one fixed order: pairwise, (0+1) + (2+3), and so on up.
 
-All of it runs inside ``shard_map``. The gradient of a gathered weight is a whole array on every device; ``reduce_over_devices``
-gives
+All of it runs inside ``shard_map``. The gradient of a gathered weight is a whole array on every device;
+``reduce_over_devices`` gives
 each device its own part of the sum over devices. Two implementations have the same bits and check each other:
 ``a2a`` (all-to-all of the leaves in their own dtype, then the tree on the owner) and ``tree`` (recursive halving by
 neighbour exchange). ``native`` leaves the order to the backend: a negative control.
@@ -19,9 +19,13 @@ from trainer.parallel.mesh import AXIS
 Reduction = Literal["a2a", "tree", "native"]
 Tree = Any
 
-barrier = lax.optimization_barrier
+barrier: Callable[[Any], Any] = lax.optimization_barrier
 """What it encloses is compiled as it would be alone: nothing fuses or moves across. On CPU that takes
 ``compiler_options``."""
+
+
+DROPS_BARRIERS_EARLY = jax.__version_info__ < (0, 11)
+"""XLA's CPU pipeline of JAX 0.10 needs the options below; that of JAX 0.12 cannot compile what they leave."""
 
 
 def compiler_options(platform: str) -> dict[str, str]:
@@ -30,7 +34,10 @@ def compiler_options(platform: str) -> dict[str, str]:
     XLA's CPU pipeline drops barriers before it fuses, so that a sum at the end of a leaf is fused with whatever takes
     it, and the order of its terms depends on P. Without the pass that drops them they hold to the end.
     """
-    return {"xla_disable_hlo_passes": "cse_barrier_expander,while-loop-invariant-code-motion,while-loop-expensive-invariant-code-motion"} if platform == "cpu" else {}
+    if platform != "cpu" or not DROPS_BARRIERS_EARLY:
+        return {}
+    passes = ("cse_barrier_expander", "while-loop-invariant-code-motion", "while-loop-expensive-invariant-code-motion")
+    return {"xla_disable_hlo_passes": ",".join(passes)}
 
 
 def rounding() -> Callable[[Array], Array]:
@@ -56,16 +63,27 @@ def pairwise_sum(values: Array) -> Array:
     return values[0]
 
 
+def padded_pairwise_sum(values: Array) -> Array:
+    """``pairwise_sum`` of a vector of any length; what is missing up to a power of two counts as zero."""
+    length = 1 << max(0, values.shape[0] - 1).bit_length()
+    return pairwise_sum(jnp.concatenate([values, jnp.zeros((length - values.shape[0],), values.dtype)]))
+
+
+def over_devices(scalars: Array) -> Array:
+    """Sum of [micro_steps, …] over micro-steps and devices, replicated: scalars by rank, gathered, then one tree."""
+    return pairwise_sum(by_rank(scalars))
+
+
 def by_rank(values: Array) -> Array:
     """[micro_steps, …] of each device → [V, …] in the order of the virtual ranks, replicated."""
     gathered = lax.all_gather(values, AXIS, axis=1)
-    return gathered.reshape(-1, *values.shape[1:])
+    return jnp.asarray(gathered.reshape(-1, *values.shape[1:]))
 
 
 def reduce_over_devices(whole: Array, *, devices: int, how: Reduction) -> Array:
     """This device's rows of the fp32 sum over devices of ``whole`` [V, …]; device d owns rows d · V/P …."""
     if how == "native":
-        return lax.psum_scatter(whole.astype(jnp.float32), AXIS, scatter_dimension=0, tiled=True)
+        return jnp.asarray(lax.psum_scatter(whole.astype(jnp.float32), AXIS, scatter_dimension=0, tiled=True))
     parts = whole.reshape(devices, -1, *whole.shape[1:])
     return _all_to_all(parts) if how == "a2a" else _halving(parts, devices)
 
