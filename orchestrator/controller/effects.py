@@ -173,7 +173,7 @@ class Effects:
         self._store.swap_head(head, generation=stored.generation)
 
     def _release(self, seen: Observation) -> None:
-        ours = [host.ref for host in seen.hosts if host.agent is not None and host.agent.run == self._run.name]
+        ours = hosts_held(seen, self._run.name)
         if ours:
             self._backend.release(ours)
 
@@ -186,3 +186,8 @@ class Effects:
         last = not history.live and checkpoints[0].next_step >= last_step
         if last or since >= policy.checkpoint.prove_after:
             self._prover.prove(checkpoints[0].manifest)
+
+
+def hosts_held(seen: Observation, run: str) -> list[HostRef]:
+    """Hosts on which an agent of this run lives."""
+    return [host.ref for host in seen.hosts if host.agent is not None and host.agent.run == run]

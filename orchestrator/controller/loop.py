@@ -12,7 +12,7 @@ from orchestrator.contract.event import Event
 from orchestrator.contract.recipe import Recipe
 from orchestrator.contract.run import Policy
 from orchestrator.controller.clock import Clock
-from orchestrator.controller.effects import Effects
+from orchestrator.controller.effects import Effects, hosts_held
 from orchestrator.controller.observe import Observer
 from orchestrator.controller.sweep import Sweeper
 from orchestrator.fleet.backend import BackendUnavailable
@@ -45,15 +45,17 @@ class Controller:
         self.history = History()
         self.waiting: Wait | None = None
         """Why nothing is being done; None after a look that acted."""
+        self.done = False
+        """The run needs no controller: it is complete or stopped, and none of its hosts is left to be given back."""
 
     def run(self, *, every: float) -> None:
         """Look again and again, ``every`` seconds apart when there is nothing to do, until the run needs no controller
-        (complete, or stopped and released) or the clock is told to stop."""
+        or the clock is told to stop."""
         while True:
             looked = self.look()
             if looked == "acted":
                 continue
-            if looked == "waiting" and self.history.state in ("complete", "stopped") and self.history.ended:
+            if looked == "waiting" and self.done:
                 return
             if self._clock.wait(every):
                 return
@@ -96,6 +98,7 @@ class Controller:
 
     def _wait(self, wait: Wait, facts: Facts) -> Looked:
         self.waiting = wait
+        self.done = self._is_done(facts.seen)
         self._prepare(facts)
         deleted = self._sweeper.decision(facts)
         if deleted is None and (not wait.record or wait.key == self.history.waiting):
@@ -109,6 +112,10 @@ class Controller:
         if deleted is not None:
             self._sweeper.delete(deleted)
         return "acted"
+
+    def _is_done(self, seen: Observation) -> bool:
+        over = self.history.state in ("complete", "stopped") and self.history.ended
+        return over and not seen.unconfirmed and not hosts_held(seen, self._store.name)
 
     def _facts(self, seen: Observation, policy: Policy) -> Facts:
         facts = Facts(

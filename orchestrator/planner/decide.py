@@ -6,12 +6,14 @@ Everything here is pure: no clock, no randomness, no I/O. Each row is a function
 
 from collections.abc import Callable
 
+from orchestrator.contract.attempt import HostRef
 from orchestrator.contract.event import Launch, SetState
 from orchestrator.planner import requests
 from orchestrator.planner.causes import Death, first_death, gracefully_left
 from orchestrator.planner.choice import Choice, best, rank, unavailable
 from orchestrator.planner.decision import Decision, Facts, Wait
 from orchestrator.planner.endings import ended
+from orchestrator.planner.history import INTEGRITY
 from orchestrator.planner.noticed import noticed
 from orchestrator.planner.stall import stalled
 from orchestrator.planner.stops import being_killed, drain, fence, kill_grace
@@ -60,10 +62,9 @@ def not_running(facts: Facts) -> Decision | Wait | None:
 def proof_failed(facts: Facts) -> Decision | None:
     """A replay that differs or a non-finite step: nothing may be committed; once more on other hosts, then hold."""
     death = _death_of_live(facts)
-    if death is None or death.cause not in ("replay-differs", "not-finite"):
+    if death is None or death.cause not in INTEGRITY:
         return None
-    before = [error for error in facts.history.errors if error.identity == death.identity]
-    hold = bool(before)
+    hold = any(error.identity == death.identity for error in facts.history.errors)
     what = "hold: it happened again" if hold else "once more, on other hosts where there are any"
     assert facts.seen.attempt is not None
     suspects = tuple(process.host for process in facts.seen.attempt.processes)
@@ -144,12 +145,12 @@ def drain_overdue(facts: Facts) -> Decision | None:
 
 
 def own_error_repeats(facts: Facts) -> Decision | None:
-    """The same own error too often at one step: hold, with that error shown."""
+    """The same own error too often at one step: hold, with that error shown, whatever else ended the attempt too."""
     history = facts.history
-    if history.live or not history.errors or history.end_cause not in ("own-error", "replay-differs", "not-finite"):
+    if history.live or not history.errors or history.errors[-1].attempt != history.attempt:
         return None
     last = history.errors[-1]
-    same = [error for error in history.errors if (error.identity, error.step) == (last.identity, last.step)]
+    same = [error for error in history.errors if error.is_like(last)]
     limit = facts.policy.budgets.own_error_repeats
     if len(same) < limit:
         return None
@@ -157,7 +158,8 @@ def own_error_repeats(facts: Facts) -> Decision | None:
         f"hold: {last.identity} {len(same)} times at step {last.step} (attempts "
         f"{', '.join(str(error.attempt) for error in same)}); see `everstep logs {facts.run}`, then resume"
     )
-    return Decision(kind="decision", message=message, cause=history.end_cause, action=SetState(state="held"))
+    cause = last.identity if last.identity in INTEGRITY else "own-error"
+    return Decision(kind="decision", message=message, cause=cause, action=SetState(state="held"))
 
 
 def unproven_for_long(facts: Facts) -> Decision | None:
@@ -282,9 +284,20 @@ def _choose(facts: Facts, stage: str) -> Choice | None:
         asked = best(facts, stage, only=history.target)
         if asked is not None:
             return asked
-    suspects = history.fence.suspects if history.fence else ()
+    suspects = _suspects(facts)
     long_enough = facts.now + facts.policy.deadlines.drain
     return best(facts, stage, avoid=suspects) or best(facts, stage) or best(facts, stage, maintenance_after=long_enough)
+
+
+def _suspects(facts: Facts) -> tuple[HostRef, ...]:
+    """Hosts that the next launch keeps away from where it can."""
+    history = facts.history
+    if history.fence is not None and history.fence.suspects:
+        return history.fence.suspects
+    ended_by = history.errors[-1] if history.errors else None
+    if history.launch is not None and ended_by is not None and ended_by.attempt == history.attempt:
+        return history.launch.hosts if ended_by.identity in INTEGRITY else ()
+    return ()
 
 
 def _nothing_fits(facts: Facts, stage: str) -> Wait:

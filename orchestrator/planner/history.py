@@ -16,6 +16,10 @@ HARDWARE_CAUSES = frozenset({"host-lost", "died"})
 """Causes that count against the host on which they began; ``stalled-…`` does too."""
 
 
+INTEGRITY = frozenset({"replay-differs", "not-finite"})
+"""Causes, and identities, of ends after which nothing may be committed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Failure:
     """A disturbance that began on a host."""
@@ -31,6 +35,10 @@ class ErrorSeen:
     identity: str
     step: int | None
     attempt: int
+
+    def is_like(self, other: "ErrorSeen") -> bool:
+        """The same error at the same step; wrong bits are the same wherever they appear."""
+        return self.identity == other.identity and (self.identity in INTEGRITY or self.step == other.step)
 
     def overcome_by(self, proven: str) -> bool:
         """A proven checkpoint holds the step that failed (before the first step: was written by a later attempt)."""

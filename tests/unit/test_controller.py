@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from orchestrator.contract.attempt import ExitCode, HostRef
-from orchestrator.contract.event import Amend, Event, Fence, SetState
+from orchestrator.contract.event import Amend, Event, Fence, Request, SetState
 from orchestrator.contract.manifest import Pin
 from orchestrator.contract.run import CheckpointPolicy, LeafPlan, Moves, Policy
 from orchestrator.controller.effects import Effects
@@ -262,7 +262,7 @@ def test_a_store_that_was_away_starts_the_clock_of_a_stall_anew() -> None:
 
 
 def test_a_hold_off_starts_anew_after_a_look_that_failed() -> None:
-    policy = Policy(placements=(FULL, QUARTER), moves=Moves(hold_off=60.0))
+    policy = Policy(placements=(FULL, QUARTER), moves=Moves(hold_off=40.0))
     bench = Bench(policy=policy)
     bench.run.launch("quarter").train(4)
     bench.fleet.ensure_agents(list(bench.fleet.views), from_attempt=1)
@@ -312,6 +312,28 @@ def test_it_ends_when_its_clock_is_stopped() -> None:
     bench.clock.stop_after = 3
     bench.controller().run(every=5.0)
     assert bench.clock.waits == [5.0, 5.0, 5.0]
+
+
+def test_a_controller_that_was_paused_while_its_attempt_was_fenced_does_not_lower_head() -> None:
+    bench = Bench()
+    one, two = bench.controller("one"), bench.controller("two")
+
+    def paused(operation: str, name: str) -> None:
+        if operation == "swap" and "head.json" in name:
+            bench.objects.before = lambda operation, name: None
+            bench.settle(two)
+            bench.store.create_request(stop_now(bench))
+            bench.settle(two)
+
+    bench.objects.before = paused
+    one.look()
+    assert bench.store.head().value.attempt == 2
+    assert bench.store.stop_order(1, "kill") is not None
+
+
+def stop_now(bench: Bench) -> Request:
+    fields = {"kind": "stop", "by": "ada", "reason": "x", "attempt_seen": 1, "arguments": {"now": "yes"}}
+    return Request.model_validate({**fields, "at": bench.run.now})
 
 
 # ---- effects
@@ -423,6 +445,25 @@ def test_checkpoints_are_read_back_beside_the_run_when_enough_are_unproven() -> 
     bench.run.attempts[0].train(2).commit()
     bench.settle(controller)
     assert set(bench.asked_to_prove) == {"000000000002-a0001"}
+
+
+def test_an_attempt_that_commits_its_last_step_and_exits_during_a_look_is_seen_with_that_step() -> None:
+    bench = Bench()
+    bench.fleet.ensure_agents(list(bench.fleet.views), from_attempt=1)
+    attempt = bench.run.launch("full").train(8)
+    controller = bench.controller()
+    bench.settle(controller)
+
+    def finishes(operation: str, name: str) -> None:
+        if operation == "read" and "order.json" in name:
+            bench.objects.before = lambda operation, name: None
+            attempt.train(12).commit()
+            for index in range(4):
+                attempt.exit(index, code=0)
+
+    bench.objects.before = finishes
+    bench.settle(controller)
+    assert [event.cause for event in bench.store.events() if event.kind == "ended"] == ["last-step"]
 
 
 # ---- what must be reproduced

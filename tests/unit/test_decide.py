@@ -221,6 +221,17 @@ def test_a_difference_is_tried_once_more_on_other_hosts_and_then_held(code: Exit
     assert held.history.state == "held"
 
 
+def test_a_difference_that_was_found_only_at_the_end_is_tried_on_other_hosts_too() -> None:
+    case = Case().launch(HALF).stepping().fence(cause="stalled-train")
+    case.ended("stalled-train", error="not-finite", error_step=33)
+    action = decision(case.facts()).action
+    assert isinstance(action, Launch)
+    assert action.hosts == (ref(2), ref(3))
+    case.launch(HALF, on=(2, 3)).stepping().fence(cause="stalled-train")
+    case.ended("stalled-train", error="not-finite", error_step=7)
+    assert decision(case.facts()).action == SetState(state="held")
+
+
 def test_the_suspects_are_used_where_there_are_no_other_hosts() -> None:
     case = Case().launch().stepping().fence(cause="not-finite", suspects=tuple(ref(index) for index in range(4)))
     case.ended("not-finite", error="not-finite", error_step=33)
@@ -239,6 +250,12 @@ def test_the_same_own_error_twice_at_one_step_holds_the_run_with_the_error_shown
     answer = decision(case.facts())
     assert answer.action == SetState(state="held")
     assert "ValueError@read 2 times at step 33 (attempts 1, 2)" in answer.message
+
+
+def test_an_own_error_counts_even_when_the_attempt_also_lost_a_host() -> None:
+    case = own(Case().launch()).launch().stepping().fence()
+    case.ended("host-lost", error="ValueError@read", error_step=33)
+    assert decision(case.facts()).action == SetState(state="held")
 
 
 def test_an_own_error_at_another_step_is_another_one() -> None:
@@ -354,6 +371,20 @@ def test_an_own_error_does_not_count_against_its_host_and_a_death_does() -> None
     case = Case().launch(QUARTER).stepping()
     assert "host" not in decision(case.facts(exited(0, ExitCode.OWN_ERROR))).details
     assert decision(case.facts(exited(0, None))).details["host"] == "first/h0"
+
+
+def test_a_process_that_we_killed_is_nobodys_failure() -> None:
+    case = Case().launch().stepping().fence(cause="stalled-train")
+    killed = [exited(index, None, killed_by_us=True) for index in range(4)]
+    answer = decision(case.facts(*killed))
+    assert (answer.kind, answer.cause) == ("ended", "stalled-train")
+    assert "host" not in answer.details
+
+
+def test_the_host_that_lagged_alone_is_blamed_for_a_stall() -> None:
+    case = Case().launch().stepping().fence(cause="stalled-train", suspects=(ref(2),))
+    killed = [exited(index, None, killed_by_us=True) for index in range(4)]
+    assert decision(case.facts(*killed)).details["host"] == "first/h2"
 
 
 def test_the_end_of_a_stage_and_of_the_recipe() -> None:
