@@ -32,6 +32,10 @@ class Agent:
         self._newest_order = 0
         self._outbox: list[Callable[[], None]] = []
         self._retrying = False
+        self.excused = False
+        """It lived on while its host was not listed, so nobody knew that it had to be given back."""
+        self.hung = False
+        """It lives, and does nothing."""
 
     def wake(self) -> None:
         """Look soon."""
@@ -54,7 +58,7 @@ class Agent:
         self._world.timeline.after(self._world.random.uniform(0.01, 0.15), lambda: self._reap(process))
 
     def _look_once(self) -> None:
-        if not self._alive:
+        if not self._alive or self.hung:
             return
         try:
             self._look()
@@ -138,6 +142,9 @@ class Agent:
 
     def _reap(self, process: Process) -> None:
         if not self._alive or self._running is not process:
+            return
+        if self.hung:
+            self._world.timeline.after(RETRY, lambda: self._reap(process))
             return
         self._running = None
         code, signal = process.status

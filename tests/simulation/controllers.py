@@ -34,6 +34,8 @@ class ControllerGuard:
         self.die_after_writing = False
         self.pause_in: int | None = None
         """Operations until it is paused."""
+        self.writes_only = False
+        """Of these, only writes are counted."""
         self.pause: Callable[[], None] = lambda: None
         self.read_failed = False
         """A read failed in this look."""
@@ -41,6 +43,8 @@ class ControllerGuard:
     def before(self, operation: str, name: str) -> None:
         self.operations += 1
         self._count_down(operation)
+        if self._world.looks_are_slow and self._world.random.random() < 0.06:
+            self._world.timeline.run_until(self._world.timeline.now + self._world.random.uniform(0.05, 1.5))
         if self._world.store_down["controller"] and operation not in ("hosts", "prove", "certify", *BACKEND):
             self.read_failed = True
             raise StoreUnavailable("the store does not answer")
@@ -49,10 +53,12 @@ class ControllerGuard:
         if self.die_in is not None and self.die_in <= 0:
             self.die_in = None
             raise ControllerKilled
-        if operation in ("create", "swap") and self._world.loses_response("controller"):
+        if operation in WRITES and self._world.loses_response("controller"):
             raise StoreUnavailable("no response")
 
     def _count_down(self, operation: str) -> None:
+        if self.writes_only and operation not in WRITES:
+            return
         if self.pause_in is not None:
             self.pause_in -= 1
             if self.pause_in <= 0:
@@ -60,12 +66,13 @@ class ControllerGuard:
                 self.pause()
         if self.die_in is not None:
             self.die_in -= 1
-            late = self.die_after_writing and operation in ("create", "swap")
+            late = self.die_after_writing and operation in WRITES
             if self.die_in <= 0 and not late:
                 self.die_in = None
                 raise ControllerKilled
 
 
+WRITES = ("create", "swap")
 BACKEND = ("ensure_agents", "kill_agents", "release")
 
 
@@ -121,20 +128,19 @@ class SimController:
             self.world.timeline.after(0.0, self.look)
             return
         self._acts = 0
-        history = self.controller.history
-        if looked == "waiting" and history.state in ("complete", "stopped") and history.ended:
+        if looked == "waiting" and self.controller.done:
             self.end("has nothing left to do")
             return
-        self.world.timeline.after(self._pause(), self.look)
+        self.world.timeline.after(self._pause(looked), self.look)
 
     def end(self, why: str) -> None:
         self.alive = False
         self.world.say(f"{self.name} {why}")
         self.world.controller_ended(self, why)
 
-    def _pause(self) -> float:
+    def _pause(self, looked: str) -> float:
         """About a second; longer where nothing at all happens, so that a long back-off is cheap to simulate."""
-        self._idle = 0 if self.world.busy else self._idle + 1
+        self._idle = 0 if self.world.busy or looked == "blind" else self._idle + 1
         return self.world.random.uniform(0.7, 1.3) * min(60.0, 2.0 ** max(0, self._idle - 20))
 
     def _certify(self, _store: RunStore) -> None:

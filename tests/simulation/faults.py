@@ -101,6 +101,8 @@ def blink(world: "World", *, host: int, seconds: float) -> None:
     """The host is out of the list for a moment, and nothing happens to what runs on it."""
     target = _host(world, host)
     target.listed, target.blinked = False, True
+    if target.agent is not None:
+        target.agent.excused = True
 
     def returns() -> None:
         for process in target.trainers:
@@ -124,6 +126,13 @@ def agent_killed(world: "World", *, host: int, trainer_lives: float) -> None:
     target.agent.die()
     for process in list(target.trainers):
         world.timeline.after(trainer_lives, lambda process=process: process.die(signal=9, seen=False))
+
+
+def agent_hangs(world: "World", *, host: int) -> None:
+    """The agent lives and does nothing any more, until it is killed."""
+    target = _host(world, host)
+    if target.agent is not None:
+        target.agent.hung = True
 
 
 def trainer_killed(world: "World", *, host: int) -> None:
@@ -206,14 +215,22 @@ def backend_away(world: "World", *, seconds: float) -> None:
     world.timeline.after(seconds, lambda: setattr(world, "backend_down", False))
 
 
+def slow_looks(world: "World", *, seconds: float) -> None:
+    """Each operation of a controller may take its time, and the world does not wait."""
+    world.looks_are_slow = True
+    world.timeline.after(seconds, lambda: setattr(world, "looks_are_slow", False))
+
+
 def clock_jumps(world: "World", *, seconds: float) -> None:
     for controller in world.controllers:
         controller.clock.wrong_by += seconds
 
 
-def controller_killed(world: "World", *, operations: int, after_writing: bool) -> None:
+def controller_killed(world: "World", *, operations: int, writes: bool, after_writing: bool) -> None:
+    """Between any two of its operations, or just before or after one of its writes."""
     for controller in world.controllers[:1]:
-        controller.guard.die_in, controller.guard.die_after_writing = operations, after_writing
+        controller.guard.die_in, controller.guard.writes_only = operations, writes
+        controller.guard.die_after_writing = after_writing
 
 
 def second_controller(world: "World", *, wrong_by: float) -> None:
@@ -221,7 +238,7 @@ def second_controller(world: "World", *, wrong_by: float) -> None:
         world.start_controller(wrong_by=wrong_by)
 
 
-def controller_paused(world: "World", *, operations: int, seconds: float) -> None:
+def controller_paused(world: "World", *, operations: int, writes: bool, seconds: float) -> None:
     """It stops in the middle of a look; another one leads meanwhile; then it goes on with what it had seen."""
     if not world.controllers:
         return
@@ -235,6 +252,7 @@ def controller_paused(world: "World", *, operations: int, seconds: float) -> Non
         world.say(f"{controller.name} goes on")
 
     controller.guard.pause_in, controller.guard.pause = operations, pause
+    controller.guard.writes_only = writes
 
 
 def own_error(world: "World", *, step: int, times: int, with_step: bool) -> None:
@@ -317,6 +335,7 @@ FAULTS: dict[str, Callable[..., None]] = {
         blink,
         reboot,
         agent_killed,
+        agent_hangs,
         trainer_killed,
         killed_again_and_again,
         trainer_stopped,
@@ -327,6 +346,7 @@ FAULTS: dict[str, Callable[..., None]] = {
         store_away,
         responses_lost,
         backend_away,
+        slow_looks,
         clock_jumps,
         controller_killed,
         second_controller,
@@ -354,7 +374,7 @@ def _settings(kind: str, random: Random, steps: int) -> dict[str, Any]:  # noqa:
             return {"host": host, "lives_on": short, "back_after": short}
         case "blink":
             return {"host": host, "seconds": random.uniform(0.3, 4.0)}
-        case "reboot" | "trainer_killed" | "trainer_stopped":
+        case "reboot" | "agent_hangs" | "trainer_killed" | "trainer_stopped":
             return {"host": host}
         case "agent_killed":
             return {"host": host, "trainer_lives": random.choice((0.0, 0.3, short))}
@@ -376,14 +396,16 @@ def _settings(kind: str, random: Random, steps: int) -> dict[str, Any]:  # noqa:
             return {"actor": random.choice(actors), "count": random.randint(1, 3)}
         case "backend_away":
             return {"seconds": short}
+        case "slow_looks":
+            return {"seconds": long}
         case "clock_jumps":
             return {"seconds": random.choice((-3600.0, -60.0, 60.0, 3600.0))}
         case "controller_killed":
-            return {"operations": random.randint(1, 60), "after_writing": random.random() < 0.5}
+            return {**_moment(random), "after_writing": random.random() < 0.5}
         case "second_controller":
             return {"wrong_by": random.choice((0.0, -3.0, 3.0))}
         case "controller_paused":
-            return {"operations": random.randint(1, 60), "seconds": random.choice((short, long / 2))}
+            return {**_moment(random), "seconds": random.choice((short, long / 2))}
         case "own_error":
             return {"step": random.randrange(steps), "times": random.choice((1, 1, 2, 5)), "with_step": True}
         case "not_finite":
@@ -415,6 +437,12 @@ def _settings(kind: str, random: Random, steps: int) -> dict[str, Any]:  # noqa:
     return {}
 
 
+def _moment(random: Random) -> dict[str, Any]:
+    """When a controller is hit: after so many operations, or at one of its next writes, where most is at stake."""
+    writes = random.random() < 0.6
+    return {"operations": random.randint(1, 6 if writes else 60), "writes": writes}
+
+
 _WEIGHTS = {
     "request": 6,
     "vanish": 3,
@@ -426,6 +454,7 @@ _WEIGHTS = {
     "trainer_killed": 2,
     "trainer_stopped": 2,
     "responses_lost": 2,
+    "slow_looks": 2,
     "shrink": 2,
     "maintenance": 2,
 }

@@ -51,10 +51,13 @@ class Host:
             condition=condition,  # type: ignore[arg-type]
             evidence=evidence,
             maintenance_at=self.maintenance_at,
-            agent=AgentView(run=agent.run, from_attempt=agent.from_attempt)
-            if agent is not None and condition == "ready"
-            else None,
+            agent=AgentView(run=agent.run, from_attempt=agent.from_attempt) if agent is not None else None,
         )
+
+    @property
+    def held(self) -> bool:
+        """An agent lives on it, and somebody could know."""
+        return self.agent is not None and not self.agent.excused
 
     def _condition(self) -> tuple[str, str]:
         if not self.listed:

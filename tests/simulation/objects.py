@@ -100,6 +100,7 @@ class ActorObjects:
 
     def overwrite(self, name: str, data: bytes) -> None:
         self._do("overwrite", name, lambda: self._objects.overwrite(name, data))
+        self._witness.written(self._actor, name, None, data)
 
     def names(self, prefix: str) -> list[str]:
         return self._do("names", prefix, lambda: self._objects.names(prefix))

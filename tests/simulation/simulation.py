@@ -40,23 +40,33 @@ def _run(world: World) -> None:
         world.heal()
         world.say("all faults have ended")
     jumps = sum(abs(fault.settings["seconds"]) for fault in world.scenario.faults if fault.kind == "clock_jumps")
-    for _ in range(MOST_HELP):
+    for helped in range(MOST_HELP):
         until = world.timeline.now + PATIENCE + jumps
         world.timeline.run_until(until, or_when=lambda: _needs_a_person(world))
         if not _needs_a_person(world):
             raise Violation(f"no progress for {PATIENCE + jumps:.0f} s: {_waiting(world)}")
         if world.watch.log.state == "complete":
-            world.watch.at_end()
+            world.watch.at_end(most_attempts=_most_attempts(world.scenario, helped))
             return
+        if world.watch.log.state != "held":
+            world.watch.given_back()
         _help(world)
     raise Violation(f"a person had to help more than {MOST_HELP} times")
+
+
+def _most_attempts(scenario: Scenario, helped: int) -> int:
+    """More than these are a storm: one for each stage, and two for each thing that went wrong or was asked for."""
+    wrong = sum(fault.settings.get("times", 1) for fault in scenario.faults)
+    return 1 + len(scenario.recipe.stages) + 2 * (wrong + helped)
 
 
 def _needs_a_person(world: World) -> bool:
     """Complete, or held, paused or stopped with nothing left to come; all requests are answered."""
     watch, log = world.watch, world.watch.log
     settled = log.state != "running" and log.open is None and log.attempt in log.ended | {0}
-    return settled and len(log.answered) == len(watch.requests) and (log.state != "complete" or world.certified)
+    kept = log.state != "held" and any(host.held for host in world.hosts.values())
+    answered = len(log.answered) == len(watch.requests)
+    return settled and answered and not kept and (log.state != "complete" or world.certified)
 
 
 def _help(world: World) -> None:

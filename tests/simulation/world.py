@@ -79,6 +79,8 @@ class World:
         self.store_down: dict[str, bool] = {"controller": False, "agent": False, "trainer": False}
         self._responses_to_lose: dict[str, int] = {}
         self.backend_down = False
+        self.looks_are_slow = False
+        """Time goes by between a controller's operations."""
         self.saves_fail = False
         self.next_save_is_corrupt = False
         self.corrupt: set[str] = set()
@@ -201,11 +203,14 @@ class World:
         """All faults end, except in what was already written."""
         self.store_down = dict.fromkeys(self.store_down, False)
         self._responses_to_lose.clear()
-        self.backend_down = self.saves_fail = self.next_save_is_corrupt = False
+        self.backend_down = self.looks_are_slow = self.saves_fail = self.next_save_is_corrupt = False
         self.corrupting.clear()
         for host in self.hosts.values():
             host.listed, host.shown_gone, host.unknown, host.cut = True, False, False, False
             host.maintenance_at, host.slowness = None, 1.0
+            if host.agent is not None and host.agent.hung:
+                host.agent.hung = False
+                host.agent.wake()
             for process in list(host.trainers):
                 process.stopped = False
 
