@@ -36,6 +36,10 @@ class ExitCode(IntEnum):
     NOT_FINITE = 84
 
 
+CLEAN_EXITS = (ExitCode.LAST_STEP_COMMITTED, ExitCode.DRAINED, ExitCode.DRAINED_NOTHING_NEW)
+"""The trainer left as it should: it is neither a cause nor an echo of one."""
+
+
 class HostRef(Part):
     """A host of a fleet."""
 

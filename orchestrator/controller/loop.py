@@ -17,7 +17,7 @@ from orchestrator.controller.observe import Observer
 from orchestrator.controller.sweep import Sweeper
 from orchestrator.fleet.backend import BackendUnavailable
 from orchestrator.fleet.observation import Observation
-from orchestrator.planner.choice import best, rank, whole_placements
+from orchestrator.planner.choice import better_than_here, whole_placements
 from orchestrator.planner.decide import decide
 from orchestrator.planner.decision import Decision, Facts, Wait
 from orchestrator.planner.history import History, fold
@@ -144,15 +144,9 @@ class Controller:
 
     def _prepare(self, facts: Facts) -> None:
         """Make before break: agents of a better placement come up while the attempt still runs elsewhere."""
-        attempt = facts.seen.attempt
-        if attempt is None or not facts.history.live or not facts.history.first_new_step:
-            return
-        choice = best(facts, attempt.stage)
-        if choice is None or rank(facts, attempt.stage, choice.placement.name) >= rank(
-            facts, attempt.stage, attempt.placement.name
-        ):
-            return
-        self._effects.prepare(choice.hosts, from_attempt=facts.history.next_attempt)
+        choice = better_than_here(facts)
+        if choice is not None:
+            self._effects.prepare(choice.hosts, from_attempt=facts.history.next_attempt)
 
     def _event(self, decision: Decision) -> Event:
         history = self.history

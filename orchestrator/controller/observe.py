@@ -55,15 +55,12 @@ class Observer:
         launch = history.launch
         if launch is None:
             return None
-        stop = self._store.stop_order(launch.attempt, "kill") or self._store.stop_order(launch.attempt, "drain")
         return AttemptView(
             number=launch.attempt,
             placement=launch.placement,
             stage=launch.stage,
             until_step=launch.until_step,
             processes=self._processes(launch, hosts, history.declared_gone),
-            launched_at=history.launched_at,
-            stop_ordered=stop.how if stop else "no",
         )
 
     def _processes(

@@ -71,8 +71,6 @@ class AttemptView:
     stage: str
     until_step: int
     processes: tuple[ProcessView, ...]
-    launched_at: float
-    stop_ordered: Literal["no", "drain", "kill"] = "no"
 
     @property
     def ended(self) -> bool:

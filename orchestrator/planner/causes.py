@@ -7,10 +7,8 @@ because a trainer's own error cannot take an agent down with it.
 
 from dataclasses import dataclass
 
-from orchestrator.contract.attempt import Exit, ExitCode, HostRef
+from orchestrator.contract.attempt import CLEAN_EXITS, Exit, ExitCode, HostRef
 from orchestrator.fleet.observation import AttemptView, ProcessView
-
-GRACEFUL = (ExitCode.LAST_STEP_COMMITTED, ExitCode.DRAINED, ExitCode.DRAINED_NOTHING_NEW)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +43,13 @@ def first_death(attempt: AttemptView) -> Death | None:
 
 def gracefully_left(attempt: AttemptView) -> tuple[ProcessView, ...]:
     """Processes that left with the last step committed or drained."""
-    return tuple(process for process in attempt.processes if process.exit is not None and process.exit.code in GRACEFUL)
+    return tuple(
+        process for process in attempt.processes if process.exit is not None and process.exit.code in CLEAN_EXITS
+    )
 
 
 def _expected(end: Exit) -> bool:
-    return end.killed_by_us or end.code in GRACEFUL
+    return end.killed_by_us or end.code in CLEAN_EXITS
 
 
 def _lost(process: ProcessView) -> Death:

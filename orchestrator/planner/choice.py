@@ -103,6 +103,18 @@ def rank(facts: Facts, stage: str, placement: str) -> int:
     return names.index(placement) if placement in names else len(names)
 
 
+def better_than_here(facts: Facts) -> Choice | None:
+    """What can be had in full and is preferred to where the live attempt runs; None before its first new step."""
+    attempt, history = facts.seen.attempt, facts.history
+    if attempt is None or not history.live or not history.first_new_step:
+        return None
+    choice = best(facts, attempt.stage)
+    if choice is None:
+        return None
+    here = rank(facts, attempt.stage, attempt.placement.name)
+    return choice if rank(facts, attempt.stage, choice.placement.name) < here else None
+
+
 def whole_placements(facts: Facts) -> tuple[str, ...]:
     """Names of the placements for the current stage that could be had in full now."""
     stage = facts.recipe.stage_at(facts.seen.head.next_step or 0)

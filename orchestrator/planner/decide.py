@@ -10,7 +10,7 @@ from orchestrator.contract.attempt import HostRef
 from orchestrator.contract.event import Launch, SetState
 from orchestrator.planner import requests
 from orchestrator.planner.causes import Death, first_death, gracefully_left
-from orchestrator.planner.choice import Choice, best, rank, unavailable
+from orchestrator.planner.choice import Choice, best, better_than_here, rank, unavailable
 from orchestrator.planner.decision import Decision, Facts, Wait
 from orchestrator.planner.endings import ended
 from orchestrator.planner.history import INTEGRITY
@@ -184,13 +184,8 @@ def unproven_for_long(facts: Facts) -> Decision | None:
 def better_placement(facts: Facts) -> Decision | None:
     """A better placement has been whole for its hold-off: drain and switch."""
     attempt, history, moves = facts.seen.attempt, facts.history, facts.policy.moves
-    if attempt is None or not history.live or history.drain is not None or not history.first_new_step:
-        return None
-    choice = best(facts, attempt.stage)
-    if choice is None:
-        return None
-    here = rank(facts, attempt.stage, attempt.placement.name)
-    if rank(facts, attempt.stage, choice.placement.name) >= here:
+    choice = better_than_here(facts)
+    if attempt is None or choice is None or history.drain is not None:
         return None
     today = [at for at in history.returns if at > facts.now - 86_400]
     if len(today) >= moves.per_day:

@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 from typing import ClassVar, Literal
 
-from orchestrator.contract.attempt import Exit, ExitCode, OwnError
+from orchestrator.contract.attempt import CLEAN_EXITS, Exit, OwnError
 from orchestrator.contract.base import Document, Part
 from orchestrator.store.run_store import RunStore
 
 Role = Literal["cause", "echo", "killed", "clean"]
-CLEAN = (ExitCode.LAST_STEP_COMMITTED, ExitCode.DRAINED, ExitCode.DRAINED_NOTHING_NEW)
 
 
 class ExitLog(Part):
@@ -58,7 +57,7 @@ def logs(run_store: RunStore, attempt: int | None = None) -> Logs:
 
 def failed(document: Exit) -> bool:
     """The process ended neither as asked nor by Everstep's own hand."""
-    return not document.killed_by_us and document.code not in CLEAN
+    return not document.killed_by_us and document.code not in CLEAN_EXITS
 
 
 def first_failure(exits: Iterable[Exit]) -> Exit | None:

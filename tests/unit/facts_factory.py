@@ -174,7 +174,6 @@ class Case:
             "stage": launch.stage,
             "until_step": launch.until_step,
             "processes": processes or tuple(process(index) for index in range(launch.placement.hosts)),
-            "launched_at": self.history.launched_at,
         }
         return AttemptView(**{**fields, **change})
 
