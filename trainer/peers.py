@@ -89,10 +89,38 @@ class Peers:
         except jax.errors.JaxRuntimeError as error:
             raise PeersMissing(f"{what}: nothing from {self._hosts[0]} within {seconds:.0f} s") from error
 
+    def meet(self, label: str, point: str, *, seconds: float) -> None:
+        """Wait for all at a point of something that each may give up; from any thread, once a label and point.
+
+        Raises:
+            PeersMissing: some process gave up, or did not come within this time.
+        """
+        if self.count == 1:
+            return
+        key = f"everstep/{label}/{point}"
+        _client().key_value_set(f"{key}/{self._process}", "")
+        _poll(
+            lambda: self._all_there(key, label),
+            seconds=seconds,
+            what=lambda: f"{label}: {self._missing(key)}",
+        )
+
+    def give_up(self, label: str, problem: str) -> None:
+        """Say that this process will not come to any point of ``label``, so that nobody waits for it."""
+        if self.count > 1:
+            _client().key_value_set(f"everstep/{label}/given-up/{self._process}", problem)
+
     def leave(self) -> None:
         """Disconnect; process 0, to whom all are connected, is the last. Raises PeersMissing."""
         self.barrier("leave", seconds=LEAVE_SECONDS)
         jax.distributed.shutdown()
+
+    def _all_there(self, key: str, label: str) -> bool | None:
+        if len(self._said(key)) == self.count:
+            return True
+        for process, problem in self._said(f"everstep/{label}/given-up").items():
+            raise PeersMissing(f"{self._hosts[process]} gave up: {problem}")
+        return None
 
     def _next_key(self, what: str) -> str:
         self._calls += 1
@@ -150,11 +178,15 @@ def _own_address(launch: Launch) -> Iterator[str]:
 def _given_address(launch: Launch) -> Iterator[str]:
     """Process 0's address, once it listens: a client that comes too early backs off for a second."""
     store, attempt, first = launch.store, launch.spec.attempt, launch.spec.hosts[0]
-    patience = (
-        INITIALISE_SECONDS + CONNECT_SECONDS
-    )  # process 0 shall be the first to give up: it can say who is missing
-    found = _poll(lambda: store.rendezvous(attempt), seconds=patience, what=lambda: f"no rendezvous from {first}")
-    _poll(lambda: _listens(found.address), seconds=CONNECT_SECONDS, what=lambda: f"no answer at {found.address}")
+    patience = INITIALISE_SECONDS + CONNECT_SECONDS  # process 0, which can say who is missing, shall give up first
+    found = _poll(
+        lambda: store.rendezvous(attempt), seconds=patience, what=lambda: f"initialise: no rendezvous from {first}"
+    )
+    _poll(
+        lambda: _listens(found.address),
+        seconds=CONNECT_SECONDS,
+        what=lambda: f"initialise: no answer at {found.address}",
+    )
     yield found.address
 
 
@@ -163,7 +195,7 @@ def _poll(look: Callable[[], Found | None], *, seconds: float, what: Callable[[]
     deadline, pause = time.monotonic() + seconds, FIRST_POLL
     while (found := look()) is None:
         if time.monotonic() > deadline:
-            raise PeersMissing(f"initialise: {what()} within {seconds:.0f} s")
+            raise PeersMissing(f"{what()} within {seconds:.0f} s")
         time.sleep(pause)
         pause = min(1.5 * pause, LONGEST_POLL)
     return found
@@ -183,7 +215,7 @@ def _not_there(launch: Launch) -> str:
     progress = launch.store.progress(launch.spec.attempt)
     there = {process for process, report in progress.items() if report.phase != "start"}
     missing = [str(host) for process, host in enumerate(launch.spec.hosts) if process not in there]
-    return f"nothing from {', '.join(missing)}" if missing else ""
+    return f"initialise: nothing from {', '.join(missing)}" if missing else ""
 
 
 def _check_devices(launch: Launch) -> None:

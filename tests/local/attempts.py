@@ -165,11 +165,12 @@ class SmallRun:
         devices: int = 1,
         environment: Mapping[str, str] | None = None,
         cold: tuple[str, ...] | None = None,
+        absent: int = 0,
         **changes: Any,
     ) -> Attempt:
         """Fence, write the spec (``changes`` replace its fields), start one process a host.
 
-        ``cold``: arguments of a fresh interpreter, instead of a fork.
+        ``cold``: arguments of a fresh interpreter, instead of a fork. The last ``absent`` hosts never start.
         """
         number = self.fence()
         spec = self.spec(number, hosts=hosts, devices=devices).model_copy(update=changes)
@@ -179,7 +180,7 @@ class SmallRun:
         (folder / "spec.json").write_bytes(spec.to_bytes())
         started = [
             self._start(folder, process, devices=devices, environment=environment or {}, cold=cold)
-            for process in range(hosts)
+            for process in range(hosts - absent)
         ]
         attempt = Attempt(number=number, processes=started, folder=folder, store=self.store)
         self.attempts.append(attempt)

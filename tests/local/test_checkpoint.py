@@ -92,6 +92,10 @@ class Alone:
     def from_first(self, what: str, text: str, *, seconds: float) -> str:
         return text
 
+    def meet(self, label: str, point: str, *, seconds: float) -> None: ...
+
+    def give_up(self, label: str, problem: str) -> None: ...
+
 
 class FaultyStore(LocalStore):
     """Swaps as ``faults`` say, one a try: ``down`` does nothing, ``lost`` swaps and loses the answer."""

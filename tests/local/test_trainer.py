@@ -161,6 +161,20 @@ def test_second_start_finds_its_programs_in_the_compile_cache(make_run: MakeRun,
         assert [attempt.progress(process).compile_cache for process in range(2)] == [expected] * 2
 
 
+def test_hosts_that_do_not_come_are_named(make_run: MakeRun) -> None:
+    code = "from trainer import peers, train; peers.INITIALISE_SECONDS = 0.2; train.main()"
+    attempt = make_run().launch(hosts=3, absent=2, cold=("-c", code))
+    assert attempt.wait() == [ExitCode.OWN_ERROR]
+    assert attempt.output() == "everstep: initialise: nothing from pool/host-1, pool/host-2 within 0 s\n"
+
+
+def test_devices_that_are_not_as_the_placement_says_are_refused(make_run: MakeRun) -> None:
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
+    attempt = make_run().launch(devices=2, environment=flags)
+    assert attempt.wait() == [ExitCode.OWN_ERROR]
+    assert "host pool/host-0: JAX sees 1 devices, placement hosts-1 says 2" in attempt.output()
+
+
 def test_damaged_checkpoint_is_quarantined_and_the_one_before_it_used(make_run: MakeRun) -> None:
     run = make_run(steps=12)
     first = run.launch(until_step=8)
@@ -267,6 +281,45 @@ def test_failed_save_is_reported_and_the_next_interval_saves(make_run: MakeRun, 
     assert [manifest.next_step for manifest in run.store.lineage(run.head.manifest)] == [12, 8, 0]
     assert attempt.progress().save_failures == 1
     assert "the save of step 4 failed: FileExistsError" in attempt.output()
+
+
+FULL_DISK_AT_STEP_4 = """
+import os, resource
+from tests.local import stand_in_trainer
+from trainer import train
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+def load():
+    story = stand_in_trainer.load_story()
+    from trainer.checkpoint import orbax_files
+    save, wait = orbax_files.save, orbax_files.PendingSave.wait
+
+    def save_with_little_room(folder, state, **how):
+        if "00004" in folder.name and os.environ["EVERSTEP_PROCESS"] == "1":
+            limit(1000)
+        return save(folder, state, **how)
+
+    def wait_and_make_room(pending):
+        try:
+            wait(pending)
+        finally:
+            limit(resource.RLIM_INFINITY)
+
+    orbax_files.save, orbax_files.PendingSave.wait = save_with_little_room, wait_and_make_room
+    return story
+
+train.main(load)
+"""
+
+
+def test_host_that_cannot_write_its_part_does_not_keep_the_others_waiting(make_run: MakeRun) -> None:
+    run = make_run(steps=12)
+    attempt = run.launch(hosts=2, cold=("-c", FULL_DISK_AT_STEP_4))
+    assert attempt.wait() == [ExitCode.LAST_STEP_COMMITTED] * 2, attempt.output() + attempt.output(1)
+    assert [manifest.next_step for manifest in run.store.lineage(run.head.manifest)] == [12, 8, 0]
+    assert "the save of step 4 failed: PeersMissing: pool/host-1 gave up" in attempt.output()
 
 
 def test_last_checkpoint_that_cannot_be_saved_is_an_error_of_its_own(make_run: MakeRun) -> None:

@@ -6,6 +6,7 @@ that no other save has. A restore has none at all: each process reads what its d
 is for the caller to agree on. Retention and the choice of a step are not Orbax's business here.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 Tree = Any
 """A nested dict with string keys."""
+Meet = Callable[[str, float], None]
+"""Waits for all processes at a point of that name, so many seconds at most; raises when they will not come."""
 SUBFOLDER = "state"
 """Inside a checkpoint's folder, so that a half-written one is inside it too and is deleted with it."""
 SAVE_SECONDS = 1200
@@ -37,12 +40,16 @@ class PendingSave:
             self._checkpointer.close()
 
 
-def save(folder: Path, state: Tree, *, label: str) -> PendingSave:
-    """Start writing ``state``; returns once it was copied from the devices. All processes call it."""
+def save(folder: Path, state: Tree, *, label: str, meet: Meet | None = None) -> PendingSave:
+    """Start writing ``state``; returns once it was copied from the devices. All processes call it.
+
+    ``meet`` is how processes that have written wait for the others; None: Orbax's own way, with a deadline only.
+    """
     processes = range(jax.process_count())
+    barrier = None if meet is None else lambda *, key, timeout_ms: meet(key, timeout_ms / 1000)
     checkpointer = ocp.AsyncCheckpointer(
         ocp.PyTreeCheckpointHandler(),
-        async_options=ocp.options.AsyncOptions(timeout_secs=SAVE_SECONDS),
+        async_options=ocp.options.AsyncOptions(timeout_secs=SAVE_SECONDS, barrier_sync_fn=barrier),
         multiprocessing_options=ocp.options.MultiprocessingOptions(
             primary_host=0, active_processes=set(processes), barrier_sync_key_prefix=label
         ),

@@ -1,7 +1,8 @@
 """Saving while training goes on: one save at a time, and a failed one is an event, not an exit.
 
 All processes start a save at the same step. Whether it may start is process 0's word, so that no process waits in
-Orbax for one that has given up; how it ended is process 0's word too, since that one commits.
+Orbax for one that cannot; how it ended is process 0's word too, since that one commits. A process that fails to write
+its part says so at once, and the others stop waiting for it.
 """
 
 import shutil
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.contract.manifest import manifest_name
-from orchestrator.store.objects import StoreError
 from trainer.checkpoint import orbax_files
 from trainer.checkpoint.commit import Committer, Fenced, Written
 from trainer.checkpoint.verify import Checksums
@@ -31,6 +31,10 @@ class Agreement(Protocol):
     def process(self) -> int: ...
 
     def from_first(self, what: str, text: str, *, seconds: float) -> str: ...
+
+    def meet(self, label: str, point: str, *, seconds: float) -> None: ...
+
+    def give_up(self, label: str, problem: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +80,14 @@ class Saver:
         if ready not in (WRITE, COMMIT):
             self._outcome = Outcome(next_step=next_step, problem=ready)
             return
+        label = f"{manifest_name(next_step, self._attempt)}-{self._saves}"
         try:
-            pending = self._write(next_step, state) if ready == WRITE else None
-        except (OSError, ValueError, RuntimeError) as error:
-            self._outcome = Outcome(next_step=next_step, problem=_one_line(error))
+            pending = self._write(next_step, state, label=label) if ready == WRITE else None
+        except Exception as error:  # noqa: BLE001 - see _complete
+            self._fail(next_step, label, error)
             return
         written = Written(next_step=next_step, checksums=checksums, save_started=started)
-        self._thread = threading.Thread(target=self._complete, args=(pending, written), name="save", daemon=True)
+        self._thread = threading.Thread(target=self._complete, args=(pending, written, label), name="save", daemon=True)
         self._thread.start()
 
     def finish(self) -> Outcome:
@@ -119,11 +124,13 @@ class Saver:
             return _one_line(error)
         return WRITE
 
-    def _write(self, next_step: int, state: Any) -> orbax_files.PendingSave:
-        label = f"{manifest_name(next_step, self._attempt)}-{self._saves}"
-        return orbax_files.save(self._folder(next_step), state, label=label)
+    def _write(self, next_step: int, state: Any, *, label: str) -> orbax_files.PendingSave:
+        def meet(point: str, seconds: float) -> None:
+            self._peers.meet(label, point, seconds=seconds)
 
-    def _complete(self, pending: orbax_files.PendingSave | None, written: Written) -> None:
+        return orbax_files.save(self._folder(next_step), state, label=label, meet=meet)
+
+    def _complete(self, pending: orbax_files.PendingSave | None, written: Written, label: str) -> None:
         step = written.next_step
         try:
             if pending is not None:
@@ -132,11 +139,12 @@ class Saver:
             self._outcome = Outcome(next_step=step, manifest=manifest)
         except Fenced as error:
             self._outcome = Outcome(next_step=step, problem=str(error), fenced=True)
-        except (StoreError, OSError, ValueError, RuntimeError) as error:
-            self._outcome = Outcome(next_step=step, problem=_one_line(error))
-        except BaseException as error:
-            self._outcome = Outcome(next_step=step, problem=_one_line(error))
-            raise
+        except Exception as error:  # noqa: BLE001 - whatever a save fails of is an event, not an exit
+            self._fail(step, label, error)
+
+    def _fail(self, next_step: int, label: str, error: Exception) -> None:
+        self._outcome = Outcome(next_step=next_step, problem=_one_line(error))
+        self._peers.give_up(label, str(self._outcome.problem))
 
 
 def _one_line(error: BaseException) -> str:
