@@ -23,16 +23,16 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from orchestrator.contract.checksum import Checksum, label
+from orchestrator.contract.checksum import Checksum
 from trainer.model import init
 from trainer.model.layers import Weight
 from trainer.model.olmo3 import LeafArithmetic, skeleton
 from trainer.optim import adamw, skip_step
-from trainer.parallel.checksum import array_words, combined, token_words
+from trainer.parallel.checksum import array_words, token_words
 from trainer.parallel.gather import Travel
 from trainer.parallel.leaf import Leaf, PackedModel, packs_of, sum_of_leaves
 from trainer.parallel.mesh import AXIS, Ranks, cut_axis, cut_spec, make_mesh
-from trainer.parallel.norms import global_norm
+from trainer.parallel.norms import canonical_rows, global_norm
 from trainer.parallel.plan import StepPlan
 from trainer.parallel.reduction import barrier, by_rank, compiler_options, pairwise_sum, rounding
 
@@ -45,6 +45,9 @@ ReadRows = Callable[[NDArray[np.int64]], NDArray[np.uint32]]
 
 Index = tuple[slice, ...] | None
 """What jax asks a callback for; its types allow None, which it never passes for a sharded array."""
+
+Kind = tuple[tuple[int, ...], str, int | None]
+"""Shape, dtype and cut axis of an array of the state."""
 
 TOKENS = PartitionSpec(None, AXIS)
 REPLICATED = PartitionSpec()
@@ -62,7 +65,7 @@ class StepResult:
     grad_norm: np.float32
     """Of the mean gradient, before clipping."""
     grad_checksum: Checksum
-    """Of the gradient's sum over targets, all parameters together, as packed in V blocks."""
+    """Of the gradient's sum over targets, as V canonical rows (``trainer.parallel.norms``)."""
     token_checksum: Checksum
     """Of the token ids on the devices as [V, sequences_per_rank, length]."""
     skipped: bool
@@ -105,7 +108,7 @@ class Program:
         self._weights = self._leaf.bones.weights
         self._shapes, self._specs = _state_layout(plan, self._weights)
         self._update: jax.stages.Compiled | None = None
-        self._checksums: jax.stages.Compiled | None = None
+        self._checksums: dict[Kind, jax.stages.Compiled] = {}
 
     @property
     def micro_steps(self) -> int:
@@ -172,9 +175,14 @@ class Program:
         shape = (self.micro_steps, self.ranks.devices * stage.sequences_per_rank, stage.sequence_length)
         tokens = jax.ShapeDtypeStruct(shape, jnp.uint32, sharding=self._sharding(TOKENS))
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=self._sharding(REPLICATED))
-        options = compiler_options(self.mesh.devices.flat[0].platform)
+        platform = self.mesh.devices.flat[0].platform
+        options = compiler_options(platform) if self.plan.barriers else {}
         self._update = self._mapped_update().lower(state, tokens, rate).compile(options)
-        self._checksums = self._mapped_checksums().lower(state).compile(options)
+        # one small program for each kind of array: kinds repeat, and compile time grows with the number of loops
+        kinds = {_kind(target): target for target in jax.tree.leaves(state)}
+        self._checksums = {
+            kind: self._mapped_checksum(target).lower(target).compile(options) for kind, target in kinds.items()
+        }
 
     def program_text(self) -> str:
         """The compiled update, as HLO text."""
@@ -188,11 +196,13 @@ class Program:
 
     def checksums(self, state: Tree) -> dict[str, tuple[str, tuple[int, ...], Checksum]]:
         """Dtype, global shape and checksum of every array, by path; the same on any mesh."""
-        words = np.asarray(jax.device_get(_compiled(self._checksums)(state)))
-        named = _by_path(self._shapes)
+        # kinds come from the layout: on one device JAX forgets the axis along which an array counts as cut
+        kinds = {path: _kind(target) for path, target in _by_path(self.abstract_state).items()}
+        arrays = _by_path(state)
+        words = jax.device_get({path: self._checksums[kind](arrays[path]) for path, kind in kinds.items()})
         return {
-            path: (a.dtype.name, tuple(a.shape), (int(pair[0]), int(pair[1])))
-            for (path, a), pair in zip(named.items(), words, strict=True)
+            path: (dtype, shape, (int(words[path][0]), int(words[path][1])))
+            for path, (shape, dtype, _) in kinds.items()
         }
 
     def _sharding(self, spec: PartitionSpec) -> NamedSharding:
@@ -213,15 +223,14 @@ class Program:
         )
         return jax.jit(mapped, donate_argnums=0)
 
-    def _mapped_checksums(self) -> Any:
-        cuts = [cut_axis(spec) for spec in jax.tree.leaves(self._specs, is_leaf=_is_spec)]
-
-        def checksums(state: Tree) -> Array:
-            leaves = jax.tree.leaves(state)
-            return jnp.stack([array_words(leaf, cut=cut) for leaf, cut in zip(leaves, cuts, strict=True)])
-
+    def _mapped_checksum(self, target: jax.ShapeDtypeStruct) -> Any:
+        cut = cut_axis(target.sharding.spec)
         mapped = jax.shard_map(
-            checksums, mesh=self.mesh, in_specs=(self._specs,), out_specs=REPLICATED, check_vma=False
+            lambda part: array_words(part, cut=cut),
+            mesh=self.mesh,
+            in_specs=target.sharding.spec,
+            out_specs=REPLICATED,
+            check_vma=False,
         )
         return jax.jit(mapped)
 
@@ -275,11 +284,11 @@ def _update(
     grouped = tokens.reshape(ranks.micro_steps, stage.sequences_per_rank, stage.sequence_length)
 
     sums = sum_of_leaves(leaf, state["params"], grouped)
-    cross_entropies = by_rank(sums.cross_entropy)
-    ce = pairwise_sum(cross_entropies) * per_target
-    z_loss = pairwise_sum(by_rank(sums.z_loss)) * per_target
+    gradient_rows = barrier(canonical_rows(sums.gradient))
+    losses = by_rank(sums.losses)
+    ce, z_loss = pairwise_sum(losses) * per_target
     total = ce + z_loss
-    grad_norm = per_target * global_norm(sums.gradient)
+    grad_norm = per_target * global_norm(gradient_rows)
     ce, z_loss, total, grad_norm = barrier((ce, z_loss, total, grad_norm))
 
     opt, window = state["opt"], state["opt"]["window"]
@@ -293,7 +302,9 @@ def _update(
         per_target=per_target,
         applied=opt["applied"],
     )
-    params, m, v = _apply(plan, leaf, state, sums.gradient, *barrier((scalars, apply)))
+    # one vector, not four scalars: every small result that passes a barrier is a loop of its own to compile
+    vector, apply = barrier((jnp.stack(scalars), apply))
+    params, m, v = _apply(plan, leaf, state, sums.gradient, adamw.Coefficients(*vector), apply)
     recorded = skip_step.record(window, loss=ce, grad_norm=grad_norm)
     opt = {
         "m": m,
@@ -302,12 +313,12 @@ def _update(
         "window": jax.tree.map(lambda new, old: jnp.where(finite, new, old), dict(recorded), dict(window)),
     }
     figures = {
-        "ce_by_rank": cross_entropies * (1.0 / rank_targets),
+        "ce_by_rank": losses[:, 0] * (1.0 / rank_targets),
         "ce": ce,
         "z_loss": z_loss,
         "total": total,
         "grad_norm": grad_norm,
-        "grad_checksum": _tree_words(sums.gradient),
+        "grad_checksum": array_words(gradient_rows, cut=0),
         "token_checksum": token_words(grouped, devices=ranks.devices),
         "skipped": skipped,
         "finite": finite,
@@ -341,18 +352,14 @@ def _apply(
     return part(0), part(1), part(2)
 
 
-def _tree_words(gradient: PackedModel) -> Array:
-    """One checksum of all gradients, as they are packed: [(n_layers,) V, size] by pack and wire."""
-    packed = _by_path(gradient)
-    words = [array_words(blocks, cut=blocks.ndim - 2) for blocks in packed.values()]
-    labels = np.array([label(path) for path in packed], np.uint32)
-    return combined(jnp.stack(words), jnp.asarray(labels))
-
-
 def _by_path(tree: Tree) -> dict[str, Any]:
     """Leaves of a nested dict by their keys joined with "/", in the order of ``jax.tree.leaves``."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_spec)
     return {"/".join(str(key.key) for key in path): leaf for path, leaf in flat}
+
+
+def _kind(target: jax.ShapeDtypeStruct) -> Kind:
+    return tuple(target.shape), target.dtype.name, cut_axis(target.sharding.spec)
 
 
 def _is_spec(value: object) -> bool:

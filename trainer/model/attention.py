@@ -3,9 +3,8 @@
 A *core* maps queries [batch, length, kv_heads, group, head_dim], keys and values [batch, length, kv_heads, head_dim]
 and the kind of the layer (bool scalar: global or sliding) to [batch, length, kv_heads, group, head_dim]. ``dense``
 builds all scores at once; ``chunked`` takes a block of queries at a time and, in a sliding layer, only the keys that
-the block can see. They differ in the order of sums,
-so they are different leaf plans with different bits. ``library`` exists to show what happens without our rules: its
-softmax divides by a broadcast value, and its bits depend on the number of devices.
+the block can see. They differ in the order of sums, so they are different leaf plans with different bits. ``library``
+exists to show what happens without our rules: its softmax divides by a broadcast value.
 """
 
 import functools
@@ -28,10 +27,23 @@ MASKED = -1e30
 """Score of a pair that may not attend; finite, so that no difference of infinities can arise."""
 
 
+@jax.custom_vjp
 def softmax(scores: Array) -> Array:
     """Over the last axis, fp32, with the reciprocal written out."""
-    weights = jnp.exp(scores - lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     return weights * (1.0 / jnp.sum(weights, axis=-1))[..., None]
+
+
+def _softmax_forward(scores: Array) -> tuple[Array, Array]:
+    weights = softmax(scores)
+    return weights, weights
+
+
+def _softmax_backward(weights: Array, grad: Array) -> tuple[Array]:
+    return (weights * (grad - jnp.sum(grad * weights, axis=-1, keepdims=True)),)
+
+
+softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 def visible(queries: Array, keys: Array, *, window: Array | int) -> Array:

@@ -5,7 +5,8 @@ d_model first, the axis that is cut over devices, whichever side of the product 
 
 Two rules hold in all arithmetic here, since the compiler's freedom must not show in the bits: no division by a
 broadcast value (reciprocals are written out; XLA rewrites ``x / broadcast(s)`` on one device and leaves it on two),
-and sums over tokens accumulate in fp32.
+and sums over tokens accumulate in fp32. Backward passes are written by hand where the derived ones divide, and because
+they are shorter programs.
 """
 
 import functools
@@ -79,17 +80,45 @@ def _project_backward(spec: str, out: DTypeLike, saved: tuple[Array, Array], gra
 project.defvjp(_project_forward, _project_backward)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def rms_norm(x: Array, scale: Array, eps: float) -> Array:
+    """x · scale / sqrt(mean(x²) + eps) over the last axis, in fp32; the result has x's dtype."""
+    wide = x.astype(jnp.float32)
+    return (wide * _inverse_rms(wide, eps) * scale).astype(x.dtype)
+
+
+def _inverse_rms(wide: Array, eps: float) -> Array:
+    mean_square = jnp.sum(wide * wide, axis=-1, keepdims=True) * (1.0 / wide.shape[-1])
+    return jax.lax.rsqrt(mean_square + eps)
+
+
+def _rms_norm_forward(x: Array, scale: Array, eps: float) -> tuple[Array, tuple[Array, Array]]:
+    return rms_norm(x, scale, eps), (x, scale)
+
+
+def _rms_norm_backward(eps: float, saved: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+    """With n = x / rms: dn = grad · scale, dx = (dn - n · mean(dn · n)) / rms, d scale = Σ grad · n."""
+    x, scale = saved
+    wide, grad = x.astype(jnp.float32), grad.astype(jnp.float32)
+    inverse = _inverse_rms(wide, eps)
+    normed, normed_grad = wide * inverse, grad * scale
+    along = jnp.sum(normed_grad * normed, axis=-1, keepdims=True) * (1.0 / wide.shape[-1])
+    x_grad = (normed_grad - normed * along) * inverse
+    return x_grad.astype(x.dtype), jnp.sum(grad * normed, axis=tuple(range(x.ndim - 1)))
+
+
+rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
+
+
 class RMSNorm(nnx.Module):
-    """x / rms(x) · scale over the last axis, in fp32; the result has x's dtype."""
+    """``rms_norm`` with a learned scale."""
 
     def __init__(self, width: int, *, eps: float) -> None:
         self.eps = eps
         self.scale = parameter((width,), cut=-1, init="ones", wire="float32")
 
     def __call__(self, x: Array) -> Array:
-        wide = x.astype(jnp.float32)
-        mean_square = jnp.sum(wide * wide, axis=-1, keepdims=True) * (1.0 / wide.shape[-1])
-        return (wide * jax.lax.rsqrt(mean_square + self.eps) * self.scale[...]).astype(x.dtype)
+        return rms_norm(x, self.scale[...], self.eps)
 
 
 class SwiGLU(nnx.Module):

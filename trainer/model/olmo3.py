@@ -127,17 +127,3 @@ def _layers(bones: Skeleton, stacked: Tree, x: Array, *, gather: Gather, arithme
     body = jax.checkpoint(layer, prevent_cse=False) if arithmetic.remat else layer
     is_global = (jnp.arange(model.n_layers) + 1) % model.global_every == 0
     return lax.scan(body, x, (stacked, is_global))[0]
-
-
-def losses(logits: Array, tokens: Array, *, z_loss: float) -> tuple[Array, Array]:
-    """Sums over the targets of cross entropy and of ``z_loss`` · log(Z)², fp32 scalars; Z is the softmax's denominator.
-
-    Position t predicts token t + 1; the last position has no target and counts for nothing.
-    """
-    top = lax.stop_gradient(jnp.max(logits, axis=-1))
-    log_z = jnp.log(jnp.sum(jnp.exp(logits - top[..., None]), axis=-1)) + top
-    targets = jnp.roll(tokens, -1, axis=1)
-    picked = jnp.take_along_axis(logits, targets[..., None].astype(jnp.int32), axis=-1)[..., 0]
-    counts = jnp.arange(tokens.shape[1]) < tokens.shape[1] - 1
-    cross_entropy = jnp.sum(jnp.where(counts, log_z - picked, 0.0))
-    return cross_entropy, jnp.sum(jnp.where(counts, z_loss * (log_z * log_z), 0.0))

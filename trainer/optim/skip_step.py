@@ -28,30 +28,25 @@ class Window(TypedDict):
 def is_outlier(window: Window, optimizer: Optimizer, *, loss: Array, grad_norm: Array) -> Array:
     """Whether to skip a step with finite ``loss`` and ``grad_norm``; bool scalar."""
     length = optimizer.skip_window
-    entries = jnp.minimum(window["count"], length)
+    values = jnp.stack([window["loss"], window["grad_norm"]])
+    used = jnp.arange(length) < window["count"]
+    entries = jnp.minimum(window["count"], length).astype(jnp.float32)
+    mean = _fixed_sum(jnp.where(used, values, 0.0)) * (1.0 / jnp.maximum(entries, 1.0))
+    apart = jnp.where(used, values - mean[:, None], 0.0)
+    deviation = jnp.sqrt(_fixed_sum(apart * apart) * (1.0 / jnp.maximum(entries - 1.0, 1.0)))
+    far = jnp.stack([loss, grad_norm]) - mean > optimizer.skip_sigma * deviation
     active = (window["count"] >= 2) & (window["count"] + 1 >= optimizer.skip_after)
-    used = jnp.arange(length) < entries
-    far = jnp.bool_(False)
-    for name, value in (("loss", loss), ("grad_norm", grad_norm)):
-        mean, deviation = _mean_and_deviation(window[name], used, entries)  # type: ignore[literal-required]
-        far = far | (value - mean > optimizer.skip_sigma * deviation)
-    return jnp.asarray(active & far)
-
-
-def _mean_and_deviation(values: Array, used: Array, entries: Array) -> tuple[Array, Array]:
-    number = entries.astype(jnp.float32)
-    mean = _fixed_sum(jnp.where(used, values, 0.0)) * (1.0 / jnp.maximum(number, 1.0))
-    apart = jnp.where(used, values - mean, 0.0)
-    return mean, jnp.sqrt(_fixed_sum(apart * apart) * (1.0 / jnp.maximum(number - 1.0, 1.0)))
+    return active & jnp.any(far)
 
 
 def _fixed_sum(values: Array) -> Array:
-    """Pairwise over slots, so that the order of the sum is written down and not the compiler's."""
-    length = 1 << (values.shape[0] - 1).bit_length()
-    values = jnp.concatenate([values, jnp.zeros((length - values.shape[0],), values.dtype)])
-    while values.shape[0] > 1:
-        values = values[0::2] + values[1::2]
-    return values[0]
+    """Over the last axis, pairwise, so that the order of the sum is written down and not the compiler's."""
+    length = 1 << (values.shape[-1] - 1).bit_length()
+    values = jnp.pad(values, ((0, 0), (0, length - values.shape[-1])))
+    while values.shape[-1] > 1:
+        half = values.shape[-1] // 2
+        values = values[:, :half] + values[:, half:]
+    return values[:, 0]
 
 
 def record(window: Window, *, loss: Array, grad_norm: Array) -> Window:

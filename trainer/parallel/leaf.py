@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from trainer.model.layers import Weight
-from trainer.model.olmo3 import LeafArithmetic, Skeleton, logits, losses
+from trainer.model.losses import losses
+from trainer.model.olmo3 import LeafArithmetic, Skeleton, logits
 from trainer.parallel.gather import Travel, gather
 from trainer.parallel.packing import Pack, Packed
 from trainer.parallel.reduction import barrier, sum_over_micro_steps
@@ -53,10 +54,8 @@ class Sums(NamedTuple):
 
     gradient: PackedModel
     """fp32, this device's blocks of the sum over all virtual ranks."""
-    cross_entropy: Array
-    """fp32 [micro_steps]: sums of this device's leaves."""
-    z_loss: Array
-    """fp32 [micro_steps]."""
+    losses: Array
+    """fp32 [micro_steps, 2]: cross entropy and z-loss of this device's leaves."""
 
 
 def packs_of(bones: Skeleton, *, blocks: int) -> dict[str, Pack]:
@@ -73,8 +72,8 @@ def packs_of(bones: Skeleton, *, blocks: int) -> dict[str, Pack]:
     return {ENDS: Pack(entries=tuple(ends), blocks=blocks), LAYERS: Pack(entries=tuple(layers), blocks=blocks)}
 
 
-def loss_of(leaf: Leaf, wire: PackedModel, sink: PackedModel, tokens: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Total loss and its two parts, summed over the targets of tokens [sequences, length]."""
+def loss_of(leaf: Leaf, wire: PackedModel, sink: PackedModel, tokens: Array) -> tuple[Array, Array]:
+    """Total loss and its parts [2], summed over the targets of tokens [sequences, length]."""
     scores = logits(
         leaf.bones,
         gather(leaf.travel, leaf.packs[ENDS], wire[ENDS], sink[ENDS]),
@@ -83,8 +82,8 @@ def loss_of(leaf: Leaf, wire: PackedModel, sink: PackedModel, tokens: Array) -> 
         gather=lambda stored: gather(leaf.travel, leaf.packs[LAYERS], *stored),
         arithmetic=leaf.arithmetic,
     )
-    cross_entropy, z_loss = losses(scores, tokens, z_loss=leaf.z_loss)
-    return cross_entropy + z_loss, (cross_entropy, z_loss)
+    parts = losses(scores, tokens, leaf.z_loss)
+    return parts[0] + parts[1], parts
 
 
 def sum_of_leaves(leaf: Leaf, params: Tree, tokens: Array) -> Sums:
@@ -93,7 +92,7 @@ def sum_of_leaves(leaf: Leaf, params: Tree, tokens: Array) -> Sums:
     packed = leaf.pack(params)
     zeros = jax.tree.map(lambda blocks: jnp.zeros(blocks.shape, jnp.float32), packed)
 
-    def one(index: Array) -> tuple[PackedModel, tuple[Array, Array]]:
+    def one(index: Array) -> tuple[PackedModel, Array]:
         rows = lax.dynamic_index_in_dim(tokens, index, axis=0, keepdims=False)
         wire, rows = guard((packed, rows))
         gradient_of = jax.value_and_grad(lambda sink: loss_of(leaf, wire, sink, rows), has_aux=True)
@@ -101,7 +100,5 @@ def sum_of_leaves(leaf: Leaf, params: Tree, tokens: Array) -> Sums:
         gradient, parts = guard((gradient, parts))
         return gradient, parts
 
-    total, parts = sum_over_micro_steps(
-        one, micro_steps=tokens.shape[0], like=zeros, ordered=leaf.travel.reduction != "native"
-    )
-    return Sums(total, *(jnp.asarray(part) for part in parts))
+    ordered = leaf.travel.reduction != "native"
+    return Sums(*sum_over_micro_steps(one, micro_steps=tokens.shape[0], like=zeros, ordered=ordered))

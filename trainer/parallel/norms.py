@@ -1,8 +1,4 @@
-"""The gradient's global norm, from sums over blocks that do not depend on the mesh.
-
-A device holds V / P of the V canonical blocks of each packed gradient. The squares of a block are summed one block at a
-time, always over the same shape, and the block sums are added by the fixed tree.
-"""
+"""The gradient as V canonical rows, and its global norm, from sums that do not depend on the mesh."""
 
 from typing import Any
 
@@ -11,27 +7,27 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from trainer.parallel.mesh import AXIS
-from trainer.parallel.reduction import barrier, padded_pairwise_sum, pairwise_sum
+from trainer.parallel.reduction import barrier, pairwise_sum
 
 Tree = Any
 
 
-def global_norm(packed: Tree) -> Array:
-    """sqrt of the sum of squares, replicated, of a tree of blocks [*lead, V/P, size]."""
-    groups = jax.tree.leaves(packed)
-    blocks = groups[0].shape[-2]
-
-    def block_squares(index: Array) -> Array:
-        squares: Array = barrier(jnp.stack([_squares(group, index) for group in groups]))
-        return squares
-
-    mine = lax.map(block_squares, jnp.arange(blocks))
-    # device d holds the canonical blocks d · V/P …
-    every = lax.all_gather(mine, AXIS, axis=0).reshape(-1, len(groups))
-    return jnp.sqrt(padded_pairwise_sum(pairwise_sum(every)))
+def canonical_rows(packed: Tree) -> Array:
+    """Packs [*lead, V/P, size] side by side: [V/P, N/V], rows d · V/P … of [V, N/V] on device d."""
+    flat = [jnp.moveaxis(pack, -2, 0).reshape(pack.shape[-2], -1) for pack in jax.tree.leaves(packed)]
+    return jnp.concatenate(flat, axis=1)
 
 
-def _squares(group: Array, index: Array) -> Array:
-    block = barrier(lax.dynamic_index_in_dim(group, index, axis=group.ndim - 2, keepdims=False))
-    total: Array = barrier(jnp.sum(barrier(block * block)))
-    return total
+def global_norm(rows: Array) -> Array:
+    """sqrt of the sum of squares of all V rows, replicated.
+
+    The squares of a row are summed one row at a time, always over the same shape; the rows' sums by the fixed tree.
+    """
+
+    def row_squares(row: Array) -> Array:
+        row = barrier(row)
+        return jnp.asarray(barrier(jnp.sum(barrier(row * row))))
+
+    mine = jnp.asarray(lax.map(row_squares, rows))
+    every = jnp.asarray(lax.all_gather(mine, AXIS, axis=0, tiled=True))
+    return jnp.sqrt(pairwise_sum(every))

@@ -1,10 +1,9 @@
 """Sums over virtual ranks in one fixed order: pairwise, (0+1) + (2+3), and so on up.
 
 All of it runs inside ``shard_map``. The gradient of a gathered weight is a whole array on every device;
-``reduce_over_devices`` gives
-each device its own part of the sum over devices. Two implementations have the same bits and check each other:
-``a2a`` (all-to-all of the leaves in their own dtype, then the tree on the owner) and ``tree`` (recursive halving by
-neighbour exchange). ``native`` leaves the order to the backend: a negative control.
+``reduce_over_devices`` gives each device its own part of the sum over devices. Two implementations have the same bits
+and check each other: ``a2a`` (all-to-all of the leaves in their own dtype, then the tree on the owner) and ``tree``
+(recursive halving by neighbour exchange). ``native`` leaves the order to the backend: a negative control.
 """
 
 from collections.abc import Callable
@@ -25,19 +24,27 @@ barrier: Callable[[Any], Any] = lax.optimization_barrier
 
 
 DROPS_BARRIERS_EARLY = jax.__version_info__ < (0, 11)
-"""XLA's CPU pipeline of JAX 0.10 needs the options below; that of JAX 0.12 cannot compile what they leave."""
+"""XLA's CPU pipeline of JAX 0.10 needs ``PASSES_OFF``; that of JAX 0.12 needs them not, and cannot compile then."""
+PASSES_OFF = (
+    "cse_barrier_expander",
+    "small-while-loop-hoisting",
+    "while-loop-expensive-invariant-code-motion",
+    "while-loop-invariant-code-motion",
+)
+"""Passes of XLA's CPU compiler, by their own names; see ``compiler_options``."""
 
 
 def compiler_options(platform: str) -> dict[str, str]:
     """Options under which every exact program is compiled.
 
-    XLA's CPU pipeline drops barriers before it fuses, so that a sum at the end of a leaf is fused with whatever takes
-    it, and the order of its terms depends on P. Without the pass that drops them they hold to the end.
+    XLA's CPU pipeline of JAX 0.10 drops barriers before it fuses, so that a sum at the end of a leaf is fused with
+    whatever takes it; it moves constants of a leaf out of the loop over micro-steps, if there is one; and it compiles
+    a loop that is small as a whole in another way. Each changes the order of sums with P. Without these passes
+    barriers hold to the end, and a leaf is the same in a loop and alone.
     """
     if platform != "cpu" or not DROPS_BARRIERS_EARLY:
         return {}
-    passes = ("cse_barrier_expander", "while-loop-invariant-code-motion", "while-loop-expensive-invariant-code-motion")
-    return {"xla_disable_hlo_passes": ",".join(passes)}
+    return {"xla_disable_hlo_passes": ",".join(PASSES_OFF)}
 
 
 def rounding() -> Callable[[Array], Array]:
@@ -61,17 +68,6 @@ def pairwise_sum(values: Array) -> Array:
         pairs = values.reshape(values.shape[0] // 2, 2, *values.shape[1:])
         values = pairs[:, 0] + pairs[:, 1]
     return values[0]
-
-
-def padded_pairwise_sum(values: Array) -> Array:
-    """``pairwise_sum`` of a vector of any length; what is missing up to a power of two counts as zero."""
-    length = 1 << max(0, values.shape[0] - 1).bit_length()
-    return pairwise_sum(jnp.concatenate([values, jnp.zeros((length - values.shape[0],), values.dtype)]))
-
-
-def over_devices(scalars: Array) -> Array:
-    """Sum of [micro_steps, …] over micro-steps and devices, replicated: scalars by rank, gathered, then one tree."""
-    return pairwise_sum(by_rank(scalars))
 
 
 def by_rank(values: Array) -> Array:
