@@ -50,6 +50,17 @@ class HostState(Document):
     """Seconds since the epoch; None: nothing announced."""
 
 
+class HostDeath(Document):
+    """Somebody's word that the agent was killed, and when."""
+
+    KIND: ClassVar[str] = "host-death"
+
+    process: ProcessIdentity
+    """The agent."""
+    at: float
+    """Seconds since the epoch."""
+
+
 @dataclass(frozen=True)
 class HostFolder:
     """Paths and files of one host, ``<fleet>/hosts/<pool>/<host>``."""
@@ -113,6 +124,18 @@ class HostFolder:
 
     def write_record(self, record: AgentRecord) -> None:
         self._replace("agent.json", record.to_bytes())
+
+    def died_at(self) -> float | None:
+        """When the last agent was killed; None when nobody said so. It counts only while the lock is free. Raises
+        OSError or ContractError."""
+        data, record = _read(self.path / "death.json"), self.record()
+        if data is None or record is None:
+            return None
+        death = HostDeath.from_bytes(data, where=str(self.path / "death.json"))
+        return death.at if death.process == record.process else None
+
+    def write_death(self, death: HostDeath) -> None:
+        self._replace("death.json", death.to_bytes())
 
     def state(self) -> HostState:
         """A host that nobody has said anything about is present. Raises OSError or ContractError."""

@@ -60,12 +60,12 @@ def acts(fleet: Path) -> tuple[Act, ...]:
         Act(
             title="a host is killed with SIGKILL in mid-step",
             ready=lambda row: _training(row, "full") and row.next_step >= 45,
-            do=lambda: drills.kill_host(fleet, host("h2")),
+            do=lambda: drills.kill_host(fleet, host("h2"), now=time.time()),
         ),
         Act(
             title="three quarters of the capacity go away",
             ready=lambda row: _training(row, "full") and row.next_step >= 90,
-            do=lambda: drills.shrink(fleet, "main", keep=1),
+            do=lambda: drills.shrink(fleet, "main", keep=1, now=time.time()),
         ),
         Act(
             title="the capacity comes back",

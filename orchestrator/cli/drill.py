@@ -89,7 +89,7 @@ def kill_host(host: str, **options: Any) -> None:
     Example:
       everstep drill kill-host main/h1
     """
-    _on_host("kill-host", host, drills.kill_host, **options)
+    _on_host("kill-host", host, lambda fleet, ref: drills.kill_host(fleet, ref, now=time.time()), **options)
 
 
 @drill.command("stop-host")
@@ -116,7 +116,7 @@ def shrink(pool: str, keep: int, **options: Any) -> None:
     Example:
       everstep drill shrink main --keep 1
     """
-    _run("shrink", pool, lambda fleet: drills.shrink(fleet, pool, keep=keep), **options)
+    _run("shrink", pool, lambda fleet: drills.shrink(fleet, pool, keep=keep, now=time.time()), **options)
 
 
 @drill.command()

@@ -90,6 +90,7 @@ class Observer:
                 host=ref,
                 state=state,  # type: ignore[arg-type]
                 evidence=evidence,
+                lost_at=_died_at(views.get(ref)) if state == "lost" else None,
                 progress=progress.get(index),
                 exit=exits.get(index),
             )
@@ -161,6 +162,10 @@ def _state(
     if view.agent.from_attempt > attempt:
         return "lost", f"{ref}: its agent was replaced by one for a{view.agent.from_attempt} and later"
     return ("running", f"the agent of {ref} started it") if started else ("ordered", f"the agent of {ref} is alive")
+
+
+def _died_at(view: HostView | None) -> float | None:
+    return view.died_at if view is not None else None
 
 
 def _step_seconds(attempt: AttemptView | None) -> float | None:

@@ -37,6 +37,8 @@ class HostView:
     """Seconds since the epoch at which the host will be taken away; None: nothing announced."""
     agent: AgentView | None = None
     """None: no agent lives on it, unless the condition is ``unknown``; look at that first."""
+    died_at: float | None = None
+    """Seconds since the epoch at which its last agent died; None: it lives, or nobody knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,8 @@ class ProcessView:
     """``ordered``: no agent has said yet that it started; ``lost``: its agent or host is gone without an exit document;
     ``never``: the attempt was fenced before it was ordered to start."""
     evidence: str
+    lost_at: float | None = None
+    """Seconds since the epoch at which a lost process died; None: nobody knows."""
     progress: Progress | None = None
     exit: Exit | None = None
 

@@ -57,7 +57,7 @@ def _lost(process: ProcessView) -> Death:
         cause="host-lost",
         text=f"host {process.index} ({process.host}) is gone: {process.evidence}",
         host=process.host,
-        at=None,
+        at=process.lost_at,
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from orchestrator.contract import checksum
 from orchestrator.contract.recipe import Data, Model, Schedule, Stage, TokenFile
 
-RANKS, LENGTH, VOCABULARY = 8, 16, 64
+RANKS = 8
 ROOT = Path(__file__).parents[2]
 
 
@@ -33,49 +33,77 @@ class Outcome:
     tokens: tuple[str, ...]
 
 
-def tiny(dtype: str) -> tuple[Model, Stage]:
-    """Both kinds of attention, grouped-query heads; every width a multiple of V."""
-    model = Model(
-        vocab_size=VOCABULARY,
-        d_model=16,
-        n_layers=2,
-        global_every=2,
-        n_heads=4,
-        n_kv_heads=2,
-        head_dim=4,
-        d_ff=24,
-        sliding_window=5,
-        compute_dtype=dtype,  # type: ignore[arg-type]
-    )
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Shapes of a model and of its batch; every width is a multiple of V."""
+
+    model: dict[str, int]
+    length: int
+
+
+TINY = Size(
+    model={
+        "vocab_size": 64,
+        "d_model": 16,
+        "n_layers": 2,
+        "global_every": 2,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "head_dim": 4,
+        "d_ff": 24,
+        "sliding_window": 5,
+    },
+    length=16,
+)
+"""Both kinds of attention, grouped-query heads."""
+SMALL = Size(
+    model={
+        "vocab_size": 320,
+        "d_model": 64,
+        "n_layers": 4,
+        "global_every": 4,
+        "n_heads": 4,
+        "n_kv_heads": 2,
+        "head_dim": 16,
+        "d_ff": 176,
+        "sliding_window": 32,
+    },
+    length=128,
+)
+"""Large enough for the compiler to treat a leaf in a loop and a leaf alone in different ways, where it may."""
+
+
+def recipe(size: Size, dtype: str) -> tuple[Model, Stage]:
+    model = Model(compute_dtype=dtype, **size.model)  # type: ignore[arg-type]
     stage = Stage(
         name="only",
         steps=1000,
         virtual_ranks=RANKS,
-        sequence_length=LENGTH,
+        sequence_length=size.length,
         data=Data(files=(TokenFile(path="none"),)),
         schedule=Schedule(peak=1e-2, warmup_steps=3),
     )
     return model, stage
 
 
-def batch(step: int, rows: np.ndarray) -> np.ndarray:
+def batch(size: Size, step: int, rows: np.ndarray) -> np.ndarray:
     """Rows of the global batch of a step; half of each repeats, so that there is something to learn."""
-    half = np.random.default_rng(1000 + step).integers(0, VOCABULARY, (RANKS, LENGTH // 2))
+    half = np.random.default_rng(1000 + step).integers(0, size.model["vocab_size"], (RANKS, size.length // 2))
     return np.concatenate([half, half], axis=1).astype(np.uint32)[rows]
 
 
-def train(devices: Sequence[Any], *, dtype: str, steps: int, **plan: Any) -> Outcome:
+def train(devices: Sequence[Any], *, dtype: str, steps: int, size: Size = TINY, **plan: Any) -> Outcome:
     """Train on these devices; ``plan`` changes the step plan, for negative controls."""
     from trainer.optim.schedule import learning_rate
     from trainer.step import StepPlan, build_program
 
-    model, stage = tiny(dtype)
+    model, stage = recipe(size, dtype)
     program = build_program(StepPlan(model=model, stage=stage, **plan), devices)
     program.compile()
     state = program.init_state(7)
     losses, gradients, tokens = [], [], []
     for step in range(steps):
-        rows = program.tokens_array(lambda rows, step=step: batch(step, rows))
+        rows = program.tokens_array(lambda rows, step=step: batch(size, step, rows))
         state, metrics = program.step(state, rows, learning_rate(stage, update=step + 1))
         result = metrics.read()
         losses.append(np.float32(result.total).tobytes().hex())

@@ -16,6 +16,8 @@ from orchestrator.contract.base import ContractError
 from orchestrator.fleet.backend import BackendUnavailable
 from tests.local.bench import Bench, exists, wait_until
 
+NOW = 1000.0
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
@@ -233,13 +235,18 @@ def test_kill_host_looks_like_an_instant_reboot(bench: Bench) -> None:
     bench.ensure_agents()
     bench.order(1)
     bench.stepping(1)
-    said = drills.kill_host(bench.fleet, bench.hosts[0])
+    said = drills.kill_host(bench.fleet, bench.hosts[0], now=NOW)
     assert said == "host main/h0: killed agent and trainer; the host stays in the fleet"
     dead, alive = bench.backend.hosts()
-    assert (dead.condition, dead.agent) == ("ready", None)
+    assert (dead.condition, dead.agent, dead.died_at) == ("ready", None, NOW)
     assert alive.agent is not None
     assert bench.store.exits(1) == {}
-    assert "nothing was killed" in drills.kill_host(bench.fleet, bench.hosts[0])
+    assert "nothing was killed" in drills.kill_host(bench.fleet, bench.hosts[0], now=NOW)
+    bench.ensure_agents()
+    wait_until(lambda: bench.record().process is not None, "the next agent signs")
+    os.kill(bench.record().process.pid, 9)
+    wait_until(lambda: bench.view().agent is None, "it is dead")
+    assert bench.view().died_at is None, "nobody said when"
 
 
 def test_stop_host_leaves_trainer_and_agent_alive_and_stuck(bench: Bench) -> None:
@@ -257,7 +264,7 @@ def test_stop_host_leaves_trainer_and_agent_alive_and_stuck(bench: Bench) -> Non
 def test_shrink_takes_hosts_away_and_grow_gives_them_back(bench: Bench) -> None:
     bench.ensure_agents()
     wait_until(lambda: bench.record(1).process is not None, "the agent signs")
-    assert drills.shrink(bench.fleet, "main", keep=1) == "pool main: 1 of 2 hosts taken away, 1 left"
+    assert drills.shrink(bench.fleet, "main", keep=1, now=NOW) == "pool main: 1 of 2 hosts taken away, 1 left"
     kept, gone = bench.backend.hosts()
     assert (kept.condition, gone.condition, gone.agent) == ("ready", "gone", None)
     assert gone.evidence == "not in the fleet's list"
@@ -278,9 +285,9 @@ def test_maintenance_is_announced_and_withdrawn(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("drill", "complaint"),
     [
-        (lambda fleet: drills.kill_host(fleet, HostRef(pool="no", host="h0")), "no pool 'no'; there are main"),
+        (lambda fleet: drills.kill_host(fleet, HostRef(pool="no", host="h0"), now=NOW), "no pool 'no'; there are main"),
         (lambda fleet: drills.stop_host(fleet, HostRef(pool="main", host="h9")), "no host 'h9'; there are h0 … h1"),
-        (lambda fleet: drills.shrink(fleet, "main", keep=3), "use 0 … 2"),
+        (lambda fleet: drills.shrink(fleet, "main", keep=3, now=NOW), "use 0 … 2"),
     ],
 )
 def test_a_drill_on_what_is_not_there_names_what_is(bench: Bench, drill, complaint: str) -> None:  # type: ignore[no-untyped-def]

@@ -93,13 +93,14 @@ class LocalBackend:
     # ---- looking
     def _view(self, pool: LocalPool, ref: HostRef) -> HostView:
         folder = self._host(ref)
-        maintenance_at: float | None = None
+        maintenance_at = died_at = None
         agent: AgentView | None = None
         try:
             state = folder.state()
             held = folder.lock_is_held()
             record = folder.record() if held else None
             maintenance_at = state.maintenance_at
+            died_at = None if held else folder.died_at()
             agent = _agent_view(record)
             condition, evidence = _judged(held, record) if state.present else ("gone", "not in the fleet's list")
         except (OSError, ContractError) as error:
@@ -112,6 +113,7 @@ class LocalBackend:
             evidence=evidence,
             maintenance_at=maintenance_at,
             agent=agent,
+            died_at=died_at,
         )
 
     # ---- starting

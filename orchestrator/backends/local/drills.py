@@ -6,21 +6,21 @@ Raises, all of them: ContractError when the fleet has no such pool or host; OSEr
 import signal
 from pathlib import Path
 
-from orchestrator.agent.host_folder import HostFolder
+from orchestrator.agent.host_folder import HostDeath, HostFolder
 from orchestrator.agent.process import send_signal
 from orchestrator.backends.local.fleet_file import read_fleet
-from orchestrator.backends.local.host_processes import kill_host_processes, trainer_processes
+from orchestrator.backends.local.host_processes import holder, kill_host_processes, trainer_processes
 from orchestrator.contract.attempt import HostRef
 from orchestrator.contract.base import ContractError
 from orchestrator.fleet.local_fleet import LocalPool
 
 
-def kill_host(fleet: Path, host: HostRef) -> str:
+def kill_host(fleet: Path, host: HostRef, *, now: float) -> str:
     """SIGKILL agent and trainer; the host stays in the fleet, as after an instant reboot."""
     folder = _folder(fleet, host)
     if not folder.lock_is_held():
         return f"host {host}: nothing runs there, nothing was killed"
-    if not kill_host_processes(folder):
+    if not _kill(folder, now=now):
         return f"host {host}: sent SIGKILL, but its lock is still held"
     return f"host {host}: killed agent and trainer; the host stays in the fleet"
 
@@ -34,7 +34,7 @@ def stop_host(fleet: Path, host: HostRef) -> str:
     return f"host {host}: stopped trainer {stopped[0]} (SIGSTOP); it is alive and stuck"
 
 
-def shrink(fleet: Path, pool: str, *, keep: int) -> str:
+def shrink(fleet: Path, pool: str, *, keep: int, now: float) -> str:
     """Take all but the first ``keep`` hosts of a pool away, and end what runs on them."""
     refs = _pool(fleet, pool).refs()
     if not 0 <= keep <= len(refs):
@@ -42,7 +42,7 @@ def shrink(fleet: Path, pool: str, *, keep: int) -> str:
     for ref in refs[keep:]:
         folder = HostFolder.of(fleet, ref)
         folder.write_state(folder.state().model_copy(update={"present": False}))
-    stuck = [str(ref) for ref in refs[keep:] if not kill_host_processes(HostFolder.of(fleet, ref))]
+    stuck = [str(ref) for ref in refs[keep:] if not _kill(HostFolder.of(fleet, ref), now=now)]
     also = f"; still running: {', '.join(stuck)}" if stuck else ""
     return f"pool {pool}: {len(refs) - keep} of {len(refs)} hosts taken away, {keep} left{also}"
 
@@ -83,6 +83,14 @@ def end_everything(fleet: Path) -> str:
     if stuck:
         raise TimeoutError(f"still running after SIGKILL: {', '.join(stuck)}; see agent.log there")
     return f"{len(busy)} hosts ended, all {len(folders)} locks are free"
+
+
+def _kill(folder: HostFolder, *, now: float) -> bool:
+    """Kill and say when, since nobody on the host can."""
+    record = holder(folder)
+    if record is not None and record.process is not None:
+        folder.write_death(HostDeath(process=record.process, at=now))
+    return kill_host_processes(folder)
 
 
 def _pool(fleet: Path, name: str) -> LocalPool:
