@@ -121,8 +121,9 @@ class Training:
         )
         if self.ledger is not None:
             self.ledger.add(record)
+        # before it is judged: the exit document of a step that does not pass names that step
+        self.progress.finish_step(step, seconds=record.seconds, new=record.finite and self.replay.is_new(step))
         self._judge(record, result)
-        self.progress.finish_step(step, seconds=record.seconds, new=self.replay.is_new(step))
         return state
 
     def note_what_ended(self) -> None:

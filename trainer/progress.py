@@ -53,7 +53,7 @@ class ProgressReport:
 
     @property
     def step(self) -> int | None:
-        """The last step that was finished."""
+        """The last step that was computed."""
         return self._step
 
     def enter(self, phase: Phase) -> None:
@@ -69,7 +69,7 @@ class ProgressReport:
             self._thread.start()
 
     def finish_step(self, step: int, *, seconds: float, new: bool) -> None:
-        """A step is done; ``new``: no earlier attempt had recorded it."""
+        """A step was computed; ``new``: it counts, and no earlier attempt had recorded it."""
         with self._lock:
             self._step = step
             self._counter += 1

@@ -142,7 +142,7 @@ class Progress(Document):
     pid: int
     phase: Phase
     step: int | None
-    """The last step that was finished; None before the first."""
+    """The last step that was computed; None before the first."""
     counter: int
     """Rises with every step and phase; never with time alone."""
     phases: tuple[PhaseStart, ...]

@@ -230,6 +230,7 @@ def test_step_that_is_not_finite_is_recorded_and_not_committed(make_run: MakeRun
     assert bad == [max(attempt.ledger())]
     assert (run.head.next_step or 0) <= bad[0]
     assert f"step {bad[0]}" in attempt.output()
+    assert attempt.progress().step == bad[0], "what the exit document will say"
 
 
 def test_replay_that_differs_ends_both_processes_and_commits_nothing(make_run: MakeRun) -> None:
@@ -247,6 +248,7 @@ def test_replay_that_differs_ends_both_processes_and_commits_nothing(make_run: M
     assert line in second.output(0)
     assert line in second.output(1)
     assert max(second.ledger()) == 5
+    assert second.progress().step == 5, "what the exit document will say"
     assert run.head == before
 
 
