@@ -28,7 +28,7 @@ from trainer.model import init
 from trainer.model.layers import Weight
 from trainer.model.olmo3 import LeafArithmetic, skeleton
 from trainer.optim import adamw, skip_step
-from trainer.parallel.checksum import array_words, token_words
+from trainer.parallel.checksum import array_words, over_devices, share_of_words, token_words
 from trainer.parallel.gather import Travel
 from trainer.parallel.leaf import Leaf, PackedModel, packs_of, sum_of_leaves
 from trainer.parallel.mesh import AXIS, Ranks, cut_axis, cut_spec, make_mesh
@@ -50,6 +50,7 @@ Kind = tuple[tuple[int, ...], str, int | None]
 """Shape, dtype and cut axis of an array of the state."""
 
 TOKENS = PartitionSpec(None, AXIS)
+SHARES = PartitionSpec(AXIS)
 REPLICATED = PartitionSpec()
 
 
@@ -108,7 +109,8 @@ class Program:
         self._weights = self._leaf.bones.weights
         self._shapes, self._specs = _state_layout(plan, self._weights)
         self._update: jax.stages.Compiled | None = None
-        self._checksums: dict[Kind, jax.stages.Compiled] = {}
+        self._shares: dict[Kind, jax.stages.Compiled] = {}
+        self._words: jax.stages.Compiled | None = None
 
     @property
     def micro_steps(self) -> int:
@@ -178,11 +180,15 @@ class Program:
         platform = self.mesh.devices.flat[0].platform
         options = compiler_options(platform) if self.plan.barriers else {}
         self._update = self._mapped_update().lower(state, tokens, rate).compile(options)
-        # one small program for each kind of array: kinds repeat, and compile time grows with the number of loops
-        kinds = {_kind(target): target for target in jax.tree.leaves(state)}
-        self._checksums = {
-            kind: self._mapped_checksum(target).lower(target).compile(options) for kind, target in kinds.items()
+        # One small program for each kind of array: kinds repeat, and compile time grows with the number of loops. None
+        # of them talks to other devices: processes would run them in different orders and wait for each other.
+        targets = jax.tree.leaves(state)
+        self._shares = {
+            kind: self._mapped_share(target).lower(target).compile(options)
+            for kind, target in {_kind(target): target for target in targets}.items()
         }
+        share = jax.ShapeDtypeStruct((self.ranks.devices, 2), jnp.uint32, sharding=self._sharding(SHARES))
+        self._words = self._mapped_words().lower([share] * len(targets)).compile(options)
 
     def program_text(self) -> str:
         """The compiled update, as HLO text."""
@@ -199,10 +205,11 @@ class Program:
         # kinds come from the layout: on one device JAX forgets the axis along which an array counts as cut
         kinds = {path: _kind(target) for path, target in _by_path(self.abstract_state).items()}
         arrays = _by_path(state)
-        words = jax.device_get({path: self._checksums[kind](arrays[path]) for path, kind in kinds.items()})
+        shares = [self._shares[kind](arrays[path]) for path, kind in kinds.items()]
+        words = np.asarray(jax.device_get(_compiled(self._words)(shares)))
         return {
-            path: (dtype, shape, (int(words[path][0]), int(words[path][1])))
-            for path, (shape, dtype, _) in kinds.items()
+            path: (dtype, shape, (int(pair[0]), int(pair[1])))
+            for (path, (shape, dtype, _)), pair in zip(kinds.items(), words, strict=True)
         }
 
     def _sharding(self, spec: PartitionSpec) -> NamedSharding:
@@ -223,12 +230,24 @@ class Program:
         )
         return jax.jit(mapped, donate_argnums=0)
 
-    def _mapped_checksum(self, target: jax.ShapeDtypeStruct) -> Any:
+    def _mapped_share(self, target: jax.ShapeDtypeStruct) -> Any:
+        """An array → each device's share of its words, [P, 2]."""
         cut = cut_axis(target.sharding.spec)
         mapped = jax.shard_map(
-            lambda part: array_words(part, cut=cut),
+            lambda part: share_of_words(part, cut=cut)[None],
             mesh=self.mesh,
             in_specs=target.sharding.spec,
+            out_specs=SHARES,
+            check_vma=False,
+        )
+        return jax.jit(mapped)
+
+    def _mapped_words(self) -> Any:
+        """Shares of n arrays → their words, [n, 2]."""
+        mapped = jax.shard_map(
+            lambda shares: over_devices(jnp.concatenate(shares)),
+            mesh=self.mesh,
+            in_specs=SHARES,
             out_specs=REPLICATED,
             check_vma=False,
         )

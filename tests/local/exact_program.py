@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[2]
 class Outcome:
     """What a training run came to."""
 
-    params_sha256: str
+    params_sha256: tuple[str, ...]
+    """After each step."""
     losses: tuple[str, ...]
     """fp32 bits of the total loss of each step."""
     gradients: tuple[str, ...]
@@ -101,7 +102,7 @@ def train(devices: Sequence[Any], *, dtype: str, steps: int, size: Size = TINY, 
     program = build_program(StepPlan(model=model, stage=stage, **plan), devices)
     program.compile()
     state = program.init_state(7)
-    losses, gradients, tokens = [], [], []
+    params, losses, gradients, tokens = [], [], [], []
     for step in range(steps):
         rows = program.tokens_array(lambda rows, step=step: batch(size, step, rows))
         state, metrics = program.step(state, rows, learning_rate(stage, update=step + 1))
@@ -109,12 +110,13 @@ def train(devices: Sequence[Any], *, dtype: str, steps: int, size: Size = TINY, 
         losses.append(np.float32(result.total).tobytes().hex())
         gradients.append(checksum.words(result.grad_checksum))
         tokens.append(checksum.words(result.token_checksum))
-    lines = [
-        checksum.line(path, dtype=kind, shape=shape, checksum=words)
-        for path, (kind, shape, words) in program.checksums(state).items()
-        if path.startswith("params/")
-    ]
-    return Outcome(checksum.params_sha256(lines), tuple(losses), tuple(gradients), tuple(tokens))
+        lines = [
+            checksum.line(path, dtype=kind, shape=shape, checksum=words)
+            for path, (kind, shape, words) in program.checksums(state).items()
+            if path.startswith("params/")
+        ]
+        params.append(checksum.params_sha256(lines))
+    return Outcome(tuple(params), tuple(losses), tuple(gradients), tuple(tokens))
 
 
 def train_in_processes(processes: int, devices: int, *, dtype: str, steps: int) -> Outcome:
@@ -149,8 +151,7 @@ def train_in_processes(processes: int, devices: int, *, dtype: str, steps: int) 
         assert child.returncode == 0, err[-2000:]
     outcomes = {out.strip().splitlines()[-1] for out, _ in said}
     assert len(outcomes) == 1, f"processes of one job disagree: {outcomes}"
-    fields = outcomes.pop().split(" ")
-    return Outcome(*(tuple(field.split(",")) if index else field for index, field in enumerate(fields)))  # type: ignore[arg-type]
+    return Outcome(*(tuple(field.split(",")) for field in outcomes.pop().split(" ")))
 
 
 def main() -> None:
@@ -165,8 +166,8 @@ def main() -> None:
         cluster_detection_method="deactivate",
     )
     found = train(jax.devices(), dtype=dtype, steps=steps)
-    columns = (found.losses, found.gradients, found.tokens)
-    print(found.params_sha256, *(",".join(column) for column in columns), flush=True)
+    columns = (found.params_sha256, found.losses, found.gradients, found.tokens)
+    print(*(",".join(column) for column in columns), flush=True)
 
 
 if __name__ == "__main__":

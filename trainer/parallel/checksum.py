@@ -39,11 +39,16 @@ def local_words(part: Array, coordinates: dict[int, Array]) -> Array:
 
 def array_words(part: Array, *, cut: int | None) -> Array:
     """The words of a whole array, uint32 [2], replicated, from the part on each device (``cut`` None: replicated)."""
+    return over_devices(share_of_words(part, cut=cut))
+
+
+def share_of_words(part: Array, *, cut: int | None) -> Array:
+    """This device's contribution to the words of a whole array, uint32 [2]; of a replicated one, all is device 0's."""
     if cut is None:
-        return local_words(part, {})
+        return jnp.where(lax.axis_index(AXIS) == 0, local_words(part, {}), jnp.uint32(0))
     axis = cut % part.ndim
     along = lax.axis_index(AXIS) * part.shape[axis] + jnp.arange(part.shape[axis])
-    return over_devices(local_words(part, {axis: along}))
+    return local_words(part, {axis: along})
 
 
 def token_words(tokens: Array, *, devices: int) -> Array:
