@@ -20,7 +20,7 @@ from orchestrator.cli.identity import person
 from orchestrator.cli.output import print_lines, print_table
 from orchestrator.cli.run_file import read_run
 from orchestrator.cli.stores import make_store
-from orchestrator.cli.watch import watch_run
+from orchestrator.cli.watch import Watch
 from orchestrator.contract.attempt import HostRef
 from orchestrator.reports.certificate import Certificate, certificate
 from orchestrator.reports.claims import Claim
@@ -34,7 +34,7 @@ MARK = ".everstep-demo"
 CONTROLLER_SECONDS = 10.0
 """For a controller to end after SIGTERM."""
 MAINTENANCE_SECONDS = 12.0
-PRETRAIN_STEPS, ANNEAL_STEPS = 260, 40
+PRETRAIN_STEPS, ANNEAL_STEPS = 150, 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,22 +59,22 @@ def acts(fleet: Path) -> tuple[Act, ...]:
     return (
         Act(
             title="a host is killed with SIGKILL in mid-step",
-            ready=lambda row: _training(row, "full") and row.next_step >= 45,
+            ready=lambda row: _training(row, "full") and row.next_step >= 28,
             do=lambda: drills.kill_host(fleet, host("h2"), now=time.time()),
         ),
         Act(
             title="three quarters of the capacity go away",
-            ready=lambda row: _training(row, "full") and row.next_step >= 90,
+            ready=lambda row: _training(row, "full") and row.next_step >= 54,
             do=lambda: drills.shrink(fleet, "main", keep=1, now=time.time()),
         ),
         Act(
             title="the capacity comes back",
-            ready=lambda row: _training(row, "quarter") and row.next_step >= 130,
+            ready=lambda row: _training(row, "quarter") and row.next_step >= 76,
             do=lambda: drills.grow(fleet, "main"),
         ),
         Act(
             title=f"maintenance of a host is announced for in {MAINTENANCE_SECONDS:.0f} s",
-            ready=lambda row: _training(row, "full") and row.next_step >= 170,
+            ready=lambda row: _training(row, "full") and row.next_step >= 105,
             do=announce,
         ),
     )
@@ -115,7 +115,7 @@ def demo(folder: Path) -> None:
         click.echo("\nthe undisturbed run of the same recipe, on one host, for comparison")
         drills.clear_maintenance(fleet, HostRef(pool="main", host="h3"))
         _submit(_reference_yaml(run_yaml), "reference")
-        watch_run(objects, "reference", until=_over)
+        Watch(objects, "reference").until(_over)
     found = certificate(RunStore(objects, "demo"), reference=RunStore(objects, "reference"))
     expected = scenario_claims(found)
     _show(found, expected, store=objects.address, seconds=time.monotonic() - began)
@@ -182,12 +182,13 @@ def _submit(run_yaml: Path, name: str) -> ObjectStore:
 
 
 def _play(objects: ObjectStore, scenes: tuple[Act, ...]) -> None:
+    watch = Watch(objects, "demo")
     for number, act in enumerate(scenes, 1):
-        row = watch_run(objects, "demo", until=lambda row, act=act: act.ready(row) or _over(row))  # type: ignore[misc]
+        row = watch.until(lambda row, act=act: act.ready(row) or _over(row))  # type: ignore[misc]
         if _over(row):
             raise DoesNotHold(f"the run ended ({row.state}) before act {number}: {row.because}")
         click.echo(f"\n{number}. {act.title}: {act.do()}")
-    row = watch_run(objects, "demo", until=_over)
+    row = watch.until(_over)
     if row.state != "complete":
         raise DoesNotHold(f"the run is {row.state}: {row.because}")
 

@@ -11,57 +11,81 @@ from rich.text import Text
 
 from orchestrator.cli import render
 from orchestrator.cli.output import console, print_json_line, print_lines
-from orchestrator.contract.event import Event
 from orchestrator.reports.status import Status, status
 from orchestrator.reports.steps import StepTimes
-from orchestrator.reports.why import Why, why
+from orchestrator.reports.why import why
 from orchestrator.store.objects import ObjectStore
 from orchestrator.store.run_store import RunStore
 
 EVERY = 1.0
 """Seconds between two looks."""
+LINE_EVERY = 5.0
+"""Seconds between two lines that differ in nothing but the step."""
 OVER = ("complete", "stopped")
 
 
-class Look:
-    """Status and newest events of a run, cheap to repeat: closed ledger segments are read once."""
+class Watch:
+    """Looks at one run again and again; every event is shown once, also over several calls of ``until``."""
 
-    def __init__(self, objects: ObjectStore, name: str) -> None:
+    def __init__(self, objects: ObjectStore, name: str, *, count: int = 8, as_json: bool = False) -> None:
         self._store = RunStore(objects, name)
-        self._times = StepTimes(self._store)
+        self._times = StepTimes(self._store)  # reads closed ledger segments once
+        self._count = count
+        self._as_json = as_json
+        self._seen = 0
+        self._told: tuple[object, ...] = ()
+        self._told_at = 0.0
 
-    def status(self) -> Status:
-        return status(self._store, now=time.time(), times=self._times)
+    def until(self, over: Callable[[Status], bool]) -> Status:
+        """Show the run until ``over`` holds; returns the last status."""
+        if self._as_json:
+            return self._repeat(over, self._document)
+        if not sys.stdout.isatty():
+            return self._repeat(over, self._lines)
+        with Live(console=console(), auto_refresh=False) as live:
+            return self._repeat(over, lambda row: live.update(self._view(row), refresh=True))
 
-    def why(self, count: int) -> Why:
-        return why(self._store, count=count)
-
-    def events(self, *, after: int) -> list[Event]:
-        return self._store.events(after=after)
-
-
-def watch_run(
-    objects: ObjectStore,
-    name: str,
-    *,
-    count: int = 8,
-    as_json: bool = False,
-    until: Callable[[Status], bool] | None = None,
-) -> Status:
-    """Show a run until ``until`` holds (default: it is complete or stopped); returns the last status."""
-    look = Look(objects, name)
-    over = until or (lambda row: row.state in OVER and not row.live)
-    if as_json:
-        return _lines(look, over, print_json_line)
-    if not sys.stdout.isatty():
-        return _lines(look, over, lambda row: print_lines([status_line(row)]), events=True)
-    with Live(console=console(), auto_refresh=False) as live:
+    def _repeat(self, over: Callable[[Status], bool], show: Callable[[Status], None]) -> Status:
         while True:
-            row = look.status()
-            live.update(_view(row, look.why(count)), refresh=True)
+            row = status(self._store, now=time.time(), times=self._times)
+            show(row)
             if over(row):
                 return row
             time.sleep(EVERY)
+
+    def _view(self, row: Status) -> RenderableType:
+        newest = why(self._store, count=self._count)
+        zone = datetime.now().astimezone().tzinfo
+        assert zone is not None
+        return Group(render.status_table([row]), Text(), *(Text(line) for line in render.why_lines(newest, zone=zone)))
+
+    def _document(self, row: Status) -> None:
+        """A line of JSON whenever something changed."""
+        if self._changed((row.next_step, row.state, row.attempt, row.phase)):
+            print_json_line(row)
+
+    def _lines(self, row: Status) -> None:
+        """Into a pipe: every event, and a line when the run turned or has made steps for a while."""
+        for event in self._store.events(after=self._seen):
+            moment = datetime.fromtimestamp(event.at).astimezone()
+            print_lines([f"{moment:%H:%M:%S}  {event.message}"])
+            self._seen = event.number
+        period = row.next_step if row.at - self._told_at >= LINE_EVERY else None
+        if self._changed((row.state, row.attempt, row.phase), period):
+            print_lines([status_line(row)])
+            self._told_at = row.at
+
+    def _changed(self, turn: tuple[object, ...], step: int | None = None) -> bool:
+        told_turn, told_step = self._told[:-1], self._told[-1:]
+        if turn == told_turn and (step is None or (step,) == told_step):
+            return False
+        self._told = (*turn, step)
+        return True
+
+
+def watch_run(objects: ObjectStore, name: str, *, count: int = 8, as_json: bool = False) -> Status:
+    """Show a run until it is complete or stopped; returns the last status."""
+    return Watch(objects, name, count=count, as_json=as_json).until(lambda row: row.state in OVER and not row.live)
 
 
 def status_line(row: Status) -> str:
@@ -73,30 +97,3 @@ def status_line(row: Status) -> str:
         f"{time_of_day}  {row.run} {row.stage or '-'} step {row.next_step:,}/{row.last_step:,} on {where}, "
         f"loss {loss}, goodput {row.goodput_percent:.1f} %, ETA {render.duration(row.eta_seconds)}, {row.state}"
     )
-
-
-def _view(row: Status, newest: Why) -> RenderableType:
-    zone = datetime.now().astimezone().tzinfo
-    assert zone is not None
-    return Group(render.status_table([row]), Text(), *(Text(line) for line in render.why_lines(newest, zone=zone)))
-
-
-def _lines(
-    look: Look, over: Callable[[Status], bool], show: Callable[[Status], None], *, events: bool = False
-) -> Status:
-    """Into a pipe: a line whenever something changed, and every event once."""
-    shown: tuple[object, ...] = ()
-    seen = 0
-    while True:
-        row = look.status()
-        for event in look.events(after=seen) if events else ():
-            moment = datetime.fromtimestamp(event.at).astimezone()
-            print_lines([f"{moment:%H:%M:%S}  {event.message}"])
-            seen = event.number
-        state = (row.next_step, row.state, row.attempt, row.phase)
-        if state != shown:
-            show(row)
-            shown = state
-        if over(row):
-            return row
-        time.sleep(EVERY)

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
-from orchestrator.cli.watch import watch_run
+import pytest
+
+from orchestrator.cli.watch import Watch
 from orchestrator.contract.attempt import OwnError
 from orchestrator.store.local import LocalStore
 from tests.unit.cli_folder import CliFolder, document, error_line, everstep, outcome
@@ -48,7 +50,16 @@ def test_watching_with_json_is_one_status_a_line(moved: RunFactory) -> None:
 def test_watching_ends_when_it_is_told_to(folder: CliFolder) -> None:
     objects = LocalStore(Path("store"))
     RunFactory(steps=12, objects=objects).launch().train(3)
-    assert watch_run(objects, "demo", until=lambda row: row.next_step == 3).next_step == 3
+    assert Watch(objects, "demo").until(lambda row: row.next_step == 3).next_step == 3
+
+
+def test_watching_on_shows_only_what_is_new(moved: RunFactory, capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Watch(LocalStore(Path("store")), "demo")
+    watch.until(lambda _: True)
+    assert "process 3 died" in capsys.readouterr().out
+    moved.event("something new")
+    watch.until(lambda _: True)
+    assert [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()] == ["something new"]
 
 
 def test_watch_asks_which_run_when_there_are_several(moved: RunFactory) -> None:
