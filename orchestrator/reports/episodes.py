@@ -66,7 +66,7 @@ class Episode(Document):
     began_at: float
     """When it happened, or when the controller first spoke of it if that is not known."""
     how: How | None
-    """How the old attempt ended: by a drain, by a kill, or by itself; None: there was none to end."""
+    """How the old attempt ended: by a drain, by a kill, or by itself; None: there was none."""
     from_attempt: int | None
     """None: no attempt ran before, as at submit."""
     from_placement: str | None
@@ -144,6 +144,11 @@ def ended_attempt(events: Sequence[Event]) -> int | None:
     return None
 
 
+def _finished_before(launched: Sequence[int]) -> int | None:
+    """The attempt that had done all that it was launched for, as at the end of a stage; no disturbance ended it."""
+    return launched[0] - 1 if launched and launched[0] > 1 else None
+
+
 def _happened_at(run_store: RunStore, events: Sequence[Event], first: Event, old: int | None) -> float | None:
     """By the controller's word; else when a person asked; else when the first process died, by its host's clock."""
     said = [at for key in HAPPENED for event in events if (at := _seconds(event.details.get(key))) is not None]
@@ -164,8 +169,8 @@ def _seconds(value: object) -> float | None:
 
 def _episode(run_store: RunStore, facts: RunFacts, recorded: Mapping[int, range], events: Sequence[Event]) -> Episode:
     moments = moments_of(run_store, events)
-    old = ended_attempt(events)
     attempts = tuple(event.action.attempt for event in events if isinstance(event.action, Launch))
+    old = ended_attempt(events) or _finished_before(attempts)
     new = attempts[-1] if attempts else None
     progress = list(run_store.progress(new).values()) if new else []
     began_at = moments.noticed if moments.happened is None else min(moments.happened, moments.noticed)

@@ -143,12 +143,16 @@ def test_an_own_error_is_the_cause() -> None:
     assert episodes(run.store)[1].cause == "own-error"
 
 
-def test_a_stage_hand_over_ends_nothing() -> None:
+def test_a_stage_hand_over_disturbs_nothing_and_says_from_where_to_where() -> None:
     run = RunFactory(stages={"pretrain": 2, "anneal": 2})
     run.launch("full").train(2).commit().finish()
     run.launch("quarter", cause="stage").train(4).commit().finish()
     found = episodes(run.store)
-    assert [(entry.cause, entry.how, entry.steps_lost) for entry in found] == [("submit", None, 0), ("stage", None, 0)]
+    assert [(entry.cause, entry.how, entry.steps_lost) for entry in found] == [
+        ("submit", None, 0),
+        ("stage", "ended", 0),
+    ]
+    assert [(entry.from_placement, entry.to_placement) for entry in found] == [(None, "full"), ("full", "quarter")]
 
 
 def test_an_attempt_that_was_fenced_before_it_had_a_spec_still_has_its_placement() -> None:
