@@ -302,17 +302,18 @@ def _update(
     per_target = 1.0 / (rank_targets * ranks.virtual)
     grouped = tokens.reshape(ranks.micro_steps, stage.sequences_per_rank, stage.sequence_length)
 
+    rounded = rounding() if plan.barriers else lambda x: x
     sums = sum_of_leaves(leaf, state["params"], grouped)
     gradient_rows = barrier(canonical_rows(sums.gradient))
     losses = by_rank(sums.losses)
-    ce, z_loss = pairwise_sum(losses) * per_target
+    ce, z_loss = rounded(pairwise_sum(losses) * per_target)
     total = ce + z_loss
     grad_norm = per_target * global_norm(gradient_rows)
     ce, z_loss, total, grad_norm = barrier((ce, z_loss, total, grad_norm))
 
     opt, window = state["opt"], state["opt"]["window"]
     finite = jnp.isfinite(total) & jnp.isfinite(grad_norm)
-    skipped = finite & skip_step.is_outlier(window, optimizer, loss=ce, grad_norm=grad_norm)
+    skipped = finite & skip_step.is_outlier(window, optimizer, loss=ce, grad_norm=grad_norm, rounded=rounded)
     apply = finite & ~skipped
     scalars = adamw.coefficients(
         optimizer,
@@ -323,7 +324,7 @@ def _update(
     )
     # one vector, not four scalars: every small result that passes a barrier is a loop of its own to compile
     vector, apply = barrier((jnp.stack(scalars), apply))
-    params, m, v = _apply(plan, leaf, state, sums.gradient, adamw.Coefficients(*vector), apply)
+    params, m, v = _apply(plan, leaf, state, sums.gradient, adamw.Coefficients(*vector), apply, rounded)
     recorded = skip_step.record(window, loss=ce, grad_norm=grad_norm)
     opt = {
         "m": m,
@@ -346,7 +347,13 @@ def _update(
 
 
 def _apply(
-    plan: StepPlan, leaf: Leaf, state: Tree, gradient: PackedModel, scalars: adamw.Coefficients, apply: Array
+    plan: StepPlan,
+    leaf: Leaf,
+    state: Tree,
+    gradient: PackedModel,
+    scalars: adamw.Coefficients,
+    apply: Array,
+    rounded: adamw.Rounded,
 ) -> tuple[Tree, Tree, Tree]:
     """Parameters and moments after the update, one tensor at a time behind barriers."""
     guard: Callable[[Any], Any] = barrier if plan.barriers else lambda value: value
@@ -354,7 +361,7 @@ def _apply(
         "optimizer": plan.stage.optimizer,
         "scalars": scalars,
         "apply": apply,
-        "rounded": rounding() if plan.barriers else lambda x: x,
+        "rounded": rounded,
     }
 
     def one(weight: Weight, param: Array, first: Array, second: Array, grad: Array) -> tuple[Array, ...]:

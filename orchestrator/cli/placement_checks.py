@@ -36,6 +36,8 @@ def check(policy: Policy, *, recipe: Recipe, fleet: LocalFleet, leaf_plans: Leaf
             raise BadInput(f"{where}: {_nothing_legal(policy, stage)}")
         if policy.comparison == "bitwise":
             _check_comparison(legal, stage, fleet=fleet, leaf_plans=leaf_plans, where=where)
+    for placement in policy.placements:
+        _check_usable(placement, recipe, where)
 
 
 def why_illegal(placement: Placement, stage: Stage) -> str | None:
@@ -55,6 +57,14 @@ def _nothing_legal(policy: Policy, stage: Stage) -> str:
         f"no placement can run stage {stage.name} ({reasons}); change hosts x devices_per_host to a power of two of at "
         f"most {stage.virtual_ranks}, or the stage's virtual_ranks"
     )
+
+
+def _check_usable(placement: Placement, recipe: Recipe, where: str) -> None:
+    reasons = {stage.name: why_illegal(placement, stage) for stage in recipe.stages}
+    served = {name: reason for name, reason in reasons.items() if placement.serves(name)}
+    if served and all(served.values()):
+        why = "; ".join(f"stage {name}: {reason}" for name, reason in served.items())
+        raise BadInput(f"{where}: placement {placement.name} can run no stage ({why}); change or remove it")
 
 
 def _check_pool(placement: Placement, fleet: LocalFleet, where: str) -> None:

@@ -96,7 +96,7 @@ class Optimizer(Part):
     skip_window: Annotated[int, Field(ge=2)] = 128
     skip_sigma: Annotated[float, Field(gt=0)] = 6.0
     skip_after: Annotated[int, Field(ge=2)] = 64
-    """No step is skipped before this many entries are in the window."""
+    """No step before the one of this number is skipped; it has one entry less before it."""
 
 
 class Stage(Part):

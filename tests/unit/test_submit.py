@@ -326,6 +326,13 @@ def test_virtual_ranks_that_no_placement_divides_are_explained(folder: CliFolder
     assert not folder.files()
 
 
+def test_a_placement_that_no_stage_can_use_is_refused_beside_one_that_can(folder: CliFolder) -> None:
+    folder.run["policy"]["placements"] = [{**PLACEMENTS[0], "hosts": 3}, {**PLACEMENTS[0], "name": "other", "hosts": 2}]
+    line = error_line(folder.submit())
+    assert "placement full can run no stage (stage pretrain: P = 3 devices is not a power of two" in line
+    assert not folder.files()
+
+
 def test_more_devices_than_virtual_ranks_are_explained(folder: CliFolder) -> None:
     folder.stage["virtual_ranks"] = 2
     line = error_line(placed(folder).submit())

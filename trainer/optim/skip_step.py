@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from orchestrator.contract.recipe import Optimizer
+from trainer.optim.adamw import Rounded
 
 
 class Window(TypedDict):
@@ -25,15 +26,19 @@ class Window(TypedDict):
     """int32: entries ever written."""
 
 
-def is_outlier(window: Window, optimizer: Optimizer, *, loss: Array, grad_norm: Array) -> Array:
-    """Whether to skip a step with finite ``loss`` and ``grad_norm``; bool scalar."""
+def is_outlier(window: Window, optimizer: Optimizer, *, loss: Array, grad_norm: Array, rounded: Rounded) -> Array:
+    """Whether to skip a step with finite ``loss`` and ``grad_norm``; bool scalar.
+
+    A product that were contracted with the sum after it would give the mean two values, of which one is subtracted from
+    the entries and the other from the step.
+    """
     length = optimizer.skip_window
     values = jnp.stack([window["loss"], window["grad_norm"]])
     used = jnp.arange(length) < window["count"]
     entries = jnp.minimum(window["count"], length).astype(jnp.float32)
-    mean = _fixed_sum(jnp.where(used, values, 0.0)) * (1.0 / jnp.maximum(entries, 1.0))
+    mean = rounded(_fixed_sum(jnp.where(used, values, 0.0)) * (1.0 / jnp.maximum(entries, 1.0)))
     apart = jnp.where(used, values - mean[:, None], 0.0)
-    deviation = jnp.sqrt(_fixed_sum(apart * apart) * (1.0 / jnp.maximum(entries - 1.0, 1.0)))
+    deviation = jnp.sqrt(_fixed_sum(rounded(apart * apart)) * (1.0 / jnp.maximum(entries - 1.0, 1.0)))
     far = jnp.stack([loss, grad_norm]) - mean > optimizer.skip_sigma * deviation
     active = (window["count"] >= 2) & (window["count"] + 1 >= optimizer.skip_after)
     return active & jnp.any(far)
