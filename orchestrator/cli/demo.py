@@ -33,8 +33,11 @@ MARK = ".everstep-demo"
 """A file that says that a folder is a demo's and may be made anew."""
 CONTROLLER_SECONDS = 10.0
 """For a controller to end after SIGTERM."""
-MAINTENANCE_SECONDS = 12.0
-PRETRAIN_STEPS, ANNEAL_STEPS = 150, 30
+DRAIN_SECONDS = 5.0
+"""The least that the planner leaves a drain before maintenance; the announcement comes a few steps earlier."""
+PRETRAIN_STEPS, ANNEAL_STEPS = 180, 30
+"""Enough for all five acts on a machine that does 20 steps a second."""
+LOOK_EVERY = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class Act:
 
     title: str
     ready: Callable[[Status], bool]
-    do: Callable[[], str]
+    do: Callable[[Status], str]
 
 
 def acts(fleet: Path) -> tuple[Act, ...]:
@@ -52,29 +55,30 @@ def acts(fleet: Path) -> tuple[Act, ...]:
     def host(name: str) -> HostRef:
         return HostRef(pool="main", host=name)
 
-    def announce() -> str:
+    def announce(row: Status) -> str:
         now = time.time()
-        return drills.announce_maintenance(fleet, host("h3"), at=now + MAINTENANCE_SECONDS, now=now)
+        at = now + DRAIN_SECONDS + 15 * (row.step_seconds or 0.0)
+        return drills.announce_maintenance(fleet, host("h3"), at=at, now=now)
 
     return (
         Act(
             title="a host is killed with SIGKILL in mid-step",
-            ready=lambda row: _training(row, "full") and row.next_step >= 28,
-            do=lambda: drills.kill_host(fleet, host("h2"), now=time.time()),
+            ready=lambda row: _training(row, "full") and row.next_step >= 25,
+            do=lambda _: drills.kill_host(fleet, host("h2"), now=time.time()),
         ),
         Act(
             title="three quarters of the capacity go away",
-            ready=lambda row: _training(row, "full") and row.next_step >= 54,
-            do=lambda: drills.shrink(fleet, "main", keep=1, now=time.time()),
+            ready=lambda row: _training(row, "full") and row.next_step >= 50,
+            do=lambda _: drills.shrink(fleet, "main", keep=1, now=time.time()),
         ),
         Act(
             title="the capacity comes back",
-            ready=lambda row: _training(row, "quarter") and row.next_step >= 76,
-            do=lambda: drills.grow(fleet, "main"),
+            ready=lambda row: _training(row, "quarter") and row.next_step >= 70,
+            do=lambda _: drills.grow(fleet, "main"),
         ),
         Act(
-            title=f"maintenance of a host is announced for in {MAINTENANCE_SECONDS:.0f} s",
-            ready=lambda row: _training(row, "full") and row.next_step >= 105,
+            title="maintenance of a host is announced",
+            ready=lambda row: _training(row, "full") and row.next_step >= 95,
             do=announce,
         ),
     )
@@ -182,12 +186,12 @@ def _submit(run_yaml: Path, name: str) -> ObjectStore:
 
 
 def _play(objects: ObjectStore, scenes: tuple[Act, ...]) -> None:
-    watch = Watch(objects, "demo")
+    watch = Watch(objects, "demo", every=LOOK_EVERY)
     for number, act in enumerate(scenes, 1):
         row = watch.until(lambda row, act=act: act.ready(row) or _over(row))  # type: ignore[misc]
         if _over(row):
             raise DoesNotHold(f"the run ended ({row.state}) before act {number}: {row.because}")
-        click.echo(f"\n{number}. {act.title}: {act.do()}")
+        click.echo(f"\n{number}. {act.title}: {act.do(row)}")
     row = watch.until(_over)
     if row.state != "complete":
         raise DoesNotHold(f"the run is {row.state}: {row.because}")

@@ -63,7 +63,7 @@ policy:
     - {name: quarter, pool: main, generation: local-a, hosts: 1, devices_per_host: 2, stages: [pretrain]}
     - {name: next,    pool: next, generation: local-b, hosts: 2, devices_per_host: 2, stages: [anneal]}
   checkpoint: {every_steps: 20, prove_after: 100, max_unproven: 1000, keep_newest: 3}
-  moves: {hold_off: 4}     # seconds; ten minutes by default
+  moves: {hold_off: 1}     # seconds; ten minutes by default
 """
 
 

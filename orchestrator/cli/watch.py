@@ -27,11 +27,14 @@ OVER = ("complete", "stopped")
 class Watch:
     """Looks at one run again and again; every event is shown once, also over several calls of ``until``."""
 
-    def __init__(self, objects: ObjectStore, name: str, *, count: int = 8, as_json: bool = False) -> None:
+    def __init__(
+        self, objects: ObjectStore, name: str, *, count: int = 8, as_json: bool = False, every: float = EVERY
+    ) -> None:
         self._store = RunStore(objects, name)
         self._times = StepTimes(self._store)  # reads closed ledger segments once
         self._count = count
         self._as_json = as_json
+        self._every = every
         self._seen = 0
         self._told: tuple[object, ...] = ()
         self._told_at = 0.0
@@ -51,7 +54,7 @@ class Watch:
             show(row)
             if over(row):
                 return row
-            time.sleep(EVERY)
+            time.sleep(self._every)
 
     def _view(self, row: Status) -> RenderableType:
         newest = why(self._store, count=self._count)
