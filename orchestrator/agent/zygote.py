@@ -32,6 +32,9 @@ IMPORT_SECONDS = 300.0
 MOST_FAILURES = 3
 """Ends of zygotes in a row, none of which was ever ready, after which no other is started."""
 
+SAFE_PATH = "-P"
+"""Python's option to import nothing from the working folder, which may hold anything."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -40,15 +43,20 @@ class ZygoteCommand:
     """How to start a zygote, and what it can fork."""
 
     module: str
-    """Started as ``python -m <module> --socket FD <serves>``."""
+    """Started as ``python -P -m <module> --socket FD <serves>``."""
     serves: str
     """The trainer's module: a trainer command ``python -m <serves> …`` is forked, any other one starts cold."""
 
+    def start(self, *, fileno: int) -> list[str]:
+        """The command that starts it."""
+        return [sys.executable, SAFE_PATH, "-m", self.module, "--socket", str(fileno), self.serves]
+
     def arguments_of(self, command: Sequence[str]) -> list[str] | None:
         """What a trainer's command passes to the module; None when a zygote cannot stand for that command."""
-        if len(command) < 3 or list(command[1:3]) != ["-m", self.serves]:
+        words = [word for word in command[:4] if word != SAFE_PATH]
+        if len(words) < 3 or words[1:3] != ["-m", self.serves] or shutil.which(words[0]) != sys.executable:
             return None
-        return list(command[3:]) if shutil.which(command[0]) == sys.executable else None
+        return list(command[command.index(self.serves) + 1 :])
 
 
 @dataclass(kw_only=True)
@@ -159,7 +167,7 @@ class WarmProcesses:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             child = subprocess.Popen(
-                [sys.executable, "-m", self._command.module, "--socket", str(theirs.fileno()), self._command.serves],
+                self._command.start(fileno=theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **self._environment},
                 pass_fds=(theirs.fileno(), self._lock),

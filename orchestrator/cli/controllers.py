@@ -62,7 +62,7 @@ def start_detached(run: Run, *, store_address: str) -> int:
     """
     log = log_of(run)
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "orchestrator.cli.main", "controller", run.name, "--store", store_address]
+    command = [sys.executable, "-P", "-m", "orchestrator.cli.main", "controller", run.name, "--store", store_address]
     with log.open("ab") as stream:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True

@@ -99,7 +99,7 @@ def sources(library: Path) -> Iterator[Path]:
 def _tokenize(files: list[Path], target: Path) -> None:
     if not files:
         raise BadInput("the Python library's sources are not on this machine; install them, or try another Python")
-    command = [sys.executable, "-m", "trainer.data.tokenize", str(target)]
+    command = [sys.executable, "-P", "-m", "trainer.data.tokenize", str(target)]
     names = "\n".join(str(path) for path in files)
     done = subprocess.run(command, input=names, text=True, capture_output=True, check=False)
     if done.returncode:

@@ -82,7 +82,7 @@ def read_run(path: Path, *, name: str | None = None, store: str | None = None) -
         file = _named(file, name)
     folder = where.absolute().parent
     recipe_path = _below(folder, file.recipe)
-    python = (sys.executable, "-m")
+    python = (sys.executable, "-P", "-m")  # -P: nothing is imported from the working folder
     return RunDescription(
         where=where,
         file=file,

@@ -10,8 +10,8 @@ import numpy as np
 from orchestrator.cli.errors import BadInput
 from orchestrator.contract.recipe import Recipe, Stage, TokenFile
 from orchestrator.order.global_order import GlobalOrder
+from orchestrator.order.token_files import count_tokens
 
-BYTES_A_TOKEN = 4
 CHUNK = 8 << 20
 """Bytes that are read at a time."""
 
@@ -62,12 +62,7 @@ def _measure(data_root: Path, file: TokenFile, *, vocabulary: int, progress: Pro
     if Path(file.path).is_absolute() or ".." in Path(file.path).parts:
         raise BadInput(f"token file {file.path}: must be below data_root; name it relative to {data_root}")
     try:
-        size = path.stat().st_size
-        if size % BYTES_A_TOKEN or not size:
-            raise BadInput(
-                f"{path}: {size:,} bytes is not a whole number of uint32 tokens; it is torn or has another format: "
-                "write it again as little-endian uint32 without a header"
-            )
+        count_tokens(path)
         return _scan(path, vocabulary=vocabulary, progress=progress)
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}; correct data_root or the recipe's path") from error

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.contract.base import ContractError
 from orchestrator.contract.checksum import checksum, words
-from orchestrator.contract.recipe import Recipe, Stage, TokenFile
+from orchestrator.contract.recipe import Recipe, Stage
 from orchestrator.order.global_order import GlobalOrder
+from orchestrator.order.token_files import mapped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +45,10 @@ class TokenFiles:
         if stage is None:
             raise ValueError(f"step {step} is beyond the recipe's last step {recipe.last_step}")
         if stage not in self._stages:
-            self._stages[stage] = GlobalOrder(stage), [self._mapped(file) for file in stage.data.files]
+            files = [mapped(file, data_root=self.data_root) for file in stage.data.files]
+            self._stages[stage] = GlobalOrder(stage), files
         order, files = self._stages[stage]
         places = [order.place(int(instance)) for instance in order.batch(step - recipe.first_step_of(stage))]
         rows = [files[place.file][place.token : place.token + stage.sequence_length] for place in places]
         shape = (stage.virtual_ranks, stage.sequences_per_rank, stage.sequence_length)
         return words(checksum(np.stack(rows).astype(np.uint32).reshape(shape)))
-
-    def _mapped(self, file: TokenFile) -> NDArray[np.uint32]:
-        path = self.data_root / file.path
-        try:
-            tokens = np.memmap(path, dtype="<u4", mode="r")
-        except (OSError, ValueError) as error:
-            raise ContractError(f"{path}: {error}; give the data_root that the run was submitted with") from error
-        if len(tokens) != file.tokens:
-            raise ContractError(f"{path}: holds {len(tokens)} tokens, the recipe says {file.tokens}; restore the file")
-        return tokens

@@ -1,6 +1,8 @@
 """A whole run on real processes, by commands only: submitted, disturbed, completed, proven."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -67,6 +69,10 @@ class Person:
     def reads(self, *words: str, code: int = 0) -> Any:
         return json.loads(self.types(*words, "--json", code=code))
 
+    def leader(self) -> int | None:
+        """The process of the run's controller."""
+        return controllers.leader_of(RunStore(LocalStore(self.folder / "store"), "survivor").run())
+
     def waits(self, until: Callable[[Any], bool], *, seconds: float = 400) -> Any:
         """For a status that fits; fails with the run's own story."""
         deadline, pause = time.monotonic() + seconds, threading.Event()
@@ -90,17 +96,23 @@ def person(tmp_path: Path) -> Iterator[Person]:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     tokens = np.random.default_rng(7).integers(0, 64, 32 * 500).astype("<u4")
     tokens.tofile(tmp_path / "data" / "some.tokens")
-    yield Person(tmp_path)
-    run = RunStore(LocalStore(tmp_path / "store"), "survivor").run()
-    leader = controllers.leader_of(run)
+    person = Person(tmp_path)
+    yield person
+    leader = person.leader()
     if leader is not None:
-        subprocess.run(["kill", str(leader)], check=True)
+        os.kill(leader, signal.SIGTERM)
     drills.end_everything(tmp_path / "fleet")
 
 
-def test_a_run_survives_a_killed_host_and_the_loss_of_half_its_hosts_bit_for_bit(person: Person) -> None:
+def test_a_run_survives_the_loss_of_its_controller_of_a_host_and_of_half_its_hosts_bit_for_bit(person: Person) -> None:
     person.types("submit", "run.yaml")
-    person.waits(lambda row: row["placement"] == "full" and row["next_step"] >= 12)
+    row = person.waits(lambda row: row["placement"] == "full" and row["next_step"] >= 12)
+    leader = person.leader()
+    assert leader is not None
+    os.kill(leader, signal.SIGKILL)
+    assert person.types("submit", "run.yaml").startswith("run survivor was submitted before")
+    adopted = person.waits(lambda now: now["next_step"] >= row["next_step"] + 12)
+    assert (adopted["attempt"], adopted["live"]) == (1, True), "a controller that starts adopts what runs"
     person.types("drill", "kill-host", "main/h1", "--fleet", "fleet")
     person.waits(lambda row: row["attempt"] == 2 and row["phase"] == "train")
     person.types("drill", "shrink", "main", "--keep", "1", "--fleet", "fleet")

@@ -56,8 +56,8 @@ def test_default_commands_are_everstep_s_own(folder: CliFolder) -> None:
     del folder.run["trainer"], folder.run["scrub"]
     folder.submit()
     run = folder.store.run()
-    assert run.trainer[1:] == ("-m", "trainer.train")
-    assert run.scrub[1:] == ("-m", "trainer.checkpoint.scrub")
+    assert run.trainer[1:] == ("-P", "-m", "trainer.train")
+    assert run.scrub[1:] == ("-P", "-m", "trainer.checkpoint.scrub")
 
 
 def test_numbers_are_read_as_yaml_1_2_has_them(folder: CliFolder) -> None:
@@ -261,13 +261,13 @@ def test_a_token_file_of_odd_length(folder: CliFolder) -> None:
     folder.tokens([1] * 512, torn=b"x")
     result = folder.submit()
     assert result.exit_code == 2
-    assert "text.u32: 2,049 bytes is not a whole number of uint32 tokens" in error_line(result)
+    assert "text.u32: 2,049 bytes is not a whole, positive number of uint32 tokens" in error_line(result)
     assert not folder.files()
 
 
 def test_an_empty_token_file(folder: CliFolder) -> None:
     folder.tokens([])
-    assert "0 bytes is not a whole number" in error_line(folder.submit())
+    assert "0 bytes is not a whole, positive number" in error_line(folder.submit())
 
 
 def test_an_id_out_of_the_vocabulary_is_named_with_its_place(folder: CliFolder) -> None:

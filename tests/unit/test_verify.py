@@ -420,9 +420,9 @@ def test_other_tokens_in_a_file_show(tmp_path: Path) -> None:
 
 def test_a_token_file_of_another_length_is_refused(tmp_path: Path) -> None:
     np.arange(4095, dtype="<u4").tofile(tmp_path / "pretrain.u32")
-    with pytest.raises(ContractError, match=r"pretrain\.u32: holds 4095 tokens, the recipe says 4096"):
+    with pytest.raises(ContractError, match=r"pretrain\.u32: holds 4,095 tokens, the recipe says 4,096"):
         TokenFiles(tmp_path).checksum_of(recipe_of({"pretrain": 3}), 0)
-    with pytest.raises(ContractError, match=r"nowhere/pretrain\.u32: .*; give the data_root"):
+    with pytest.raises(ContractError, match=r"nowhere/pretrain\.u32: .*; correct data_root"):
         TokenFiles(tmp_path / "nowhere").checksum_of(recipe_of({"pretrain": 3}), 0)
 
 

@@ -1,21 +1,20 @@
-"""Headerless little-endian uint32 token files, mapped into memory and checked against the recipe.
+"""The batches of a stage from its token files, which are checked against the recipe.
 
 Checked are: length, before anything else; SHA-256, of files up to ``HASHED_BYTES``, in the background while the program
 compiles; and every token id that goes into a batch.
 """
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.contract.base import ContractError
-from orchestrator.contract.recipe import Stage, TokenFile
+from orchestrator.contract.recipe import Stage
 from orchestrator.order.global_order import GlobalOrder
+from orchestrator.order.token_files import mapped
 
-BYTES_A_TOKEN = 4
 HASHED_BYTES = 1 << 30
 """A start hashes files up to this size: under a second each."""
 
@@ -32,7 +31,7 @@ class StageBatches:
         self._vocab_size = vocab_size
         self._root = data_root
         self._order = GlobalOrder(stage)
-        self._files = [_mapped(data_root, file) for file in stage.data.files]
+        self._files = [mapped(file, data_root=data_root) for file in stage.data.files]
 
     def read(self, index: int, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Tokens of some rows of batch ``index`` of the stage, [rows, sequence_length].
@@ -76,40 +75,3 @@ class StageBatches:
                 f"{self._root / self._stage.data.files[place.file].path}: token {offset} is {largest}, but the model's "
                 f"vocab_size is {self._vocab_size}; tokenize again with this vocabulary, or correct the recipe"
             )
-
-
-def measure(path: Path) -> TokenFile:
-    """Length and hash of a token file, for submit; ``path`` stays as it is given.
-
-    Raises:
-        ContractError: not a whole number of tokens.
-    """
-    tokens = _map(path)
-    return TokenFile(path=str(path), sha256=hashlib.sha256(tokens.data).hexdigest(), tokens=len(tokens))
-
-
-def paths(data_root: Path, files: Sequence[TokenFile]) -> list[Path]:
-    return [data_root / file.path for file in files]
-
-
-def _mapped(root: Path, file: TokenFile) -> NDArray[np.uint32]:
-    tokens = _map(root / file.path)
-    if len(tokens) != file.tokens:
-        raise ContractError(
-            f"{root / file.path}: holds {len(tokens)} tokens, the recipe says {file.tokens}; "
-            "restore the file that the run was submitted with"
-        )
-    return tokens
-
-
-def _map(path: Path) -> NDArray[np.uint32]:
-    try:
-        size = path.stat().st_size
-        if size % BYTES_A_TOKEN or not size:
-            raise ContractError(
-                f"{path}: {size} bytes is not a whole, positive number of uint32 tokens; the file is torn or has "
-                "another format: write it again"
-            )
-        return np.memmap(path, dtype="<u4", mode="r")
-    except OSError as error:
-        raise ContractError(f"{path}: {error.strerror or error}; check data_root and the recipe's path") from error

@@ -33,7 +33,8 @@ class LocalBackend:
         fleet: folder with a ``fleet.yaml``; the hosts' folders are made below it.
         store_address: absolute path of the object store that the agents read.
         run: name of the run.
-        python: command of the interpreter that runs the agents.
+        python: command of the interpreter that runs the agents; by default one that imports nothing from the working
+            folder.
         zygote: ``<module>:<trainer module>``: agents start the module once and let it fork trainers whose command is
             ``python -m <trainer module>``; None: every trainer starts in a fresh interpreter.
 
@@ -47,7 +48,7 @@ class LocalBackend:
         fleet: Path,
         store_address: str,
         run: str,
-        python: Sequence[str] = (sys.executable,),
+        python: Sequence[str] = (sys.executable, "-P"),
         zygote: str | None = None,
     ) -> None:
         self._fleet = fleet.absolute()
