@@ -53,21 +53,24 @@ class Sweeper:
     def _expendable(self, facts: Facts) -> tuple[str, ...]:
         seen, history = facts.seen, facts.history
         reachable = {view.manifest: view for view in seen.checkpoints}
-        quarantined = self._store.quarantined()
+        quarantined, proven = self._store.quarantined(), self._store.proven_names()
         there = []
         for name in self._store.manifest_names():
             if name in history.deleted:
                 continue
             view = reachable.get(name)
+            lost_but_proven = view is None and name in proven
+            revision = self._store.manifest(name).revision if lost_but_proven else history.revision
             step, _, attempt = name.partition("-a")
             there.append(
                 Kept(
                     manifest=name,
                     next_step=int(step),
                     attempt=int(attempt),
-                    proven=view is not None and view.proven,
+                    proven=lost_but_proven if view is None else view.proven,
                     reachable=view is not None,
                     quarantined=name in quarantined,
+                    left_by=revision if revision < history.revision else None,
                 )
             )
         in_use = {history.launch.resume} if history.launch is not None and history.launch.resume else set()

@@ -17,6 +17,8 @@ class Kept:
     proven: bool
     reachable: bool
     quarantined: bool
+    left_by: int | None = None
+    """The revision that it is of, when a later one began before it; None: it is reachable, or was a loser's commit."""
 
 
 def expendable(
@@ -31,8 +33,9 @@ def expendable(
     """Manifests whose data is kept by no rule, oldest first.
 
     Kept are, of those reachable from head: the newest ``keep_newest``, the newest ``keep_proven`` proven ones,
-    multiples of ``keep_every`` and ends of stages. Kept in any case: pins, quarantined ones (evidence), what a live
-    attempt     started from, and what the current attempt wrote (it may be about to commit it).
+    multiples of ``keep_every`` and ends of stages. Of those that an amendment or a rewind left behind: the newest
+    proven one of each revision, so that its result is not lost. Kept in any case: pins, quarantined ones (evidence),
+    what a live attempt started from, and what the current attempt wrote (it may be about to commit it).
     """
     good = sorted((one for one in checkpoints if one.reachable and not one.quarantined), key=lambda one: -one.next_step)
     ends = {recipe.first_step_of(stage) + stage.steps for stage in recipe.stages}
@@ -41,6 +44,8 @@ def expendable(
     keep |= {one.manifest for one in good if one.next_step in ends}
     if policy.keep_every is not None:
         keep |= {one.manifest for one in good if one.next_step % policy.keep_every == 0}
+    left = sorted((one for one in checkpoints if one.left_by is not None and one.proven), key=lambda one: one.next_step)
+    keep |= set({one.left_by: one.manifest for one in left}.values())
     keep |= {one.manifest for one in checkpoints if one.quarantined or one.manifest in pins or one.manifest in in_use}
     gone = [one for one in checkpoints if one.manifest not in keep and (one.reachable or one.attempt < current_attempt)]
     return tuple(one.manifest for one in sorted(gone, key=lambda one: one.manifest))

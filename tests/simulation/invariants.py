@@ -470,6 +470,21 @@ class Watch:
         self.must(
             self.manifests[name].next_step not in self._kept_steps() or name not in good, f"{name} is kept for its step"
         )
+        self.must(name != self._result_left_by(self.manifests[name].revision), f"{name} is its revision's result")
+
+    def _result_left_by(self, revision: int) -> str | None:
+        """The newest proven checkpoint of an earlier revision that head does not go back to."""
+        head, log = self.head, self.log
+        assert head is not None
+        if revision >= head.revision:
+            return None
+        reachable = {manifest.name for manifest in self._lineage(head.manifest)}
+        left = [
+            manifest
+            for name, manifest in self.manifests.items()
+            if manifest.revision == revision and name in log.proven and name not in reachable | log.given_up
+        ]
+        return max(left, key=lambda manifest: manifest.next_step).name if left else None
 
     def _kept_steps(self) -> set[int]:
         every = self._world.scenario.policy.checkpoint.keep_every

@@ -398,6 +398,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "host.agent is not None",
     ),
     # ---- log and retention
+    planner(
+        "retention",
+        "the result of a revision that was left behind goes",
+        "if one.left_by is not None and one.proven",
+        "if False",
+    ),
     controller(
         "loop",
         "effects are done though another controller leads",

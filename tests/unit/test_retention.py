@@ -13,7 +13,13 @@ RECIPE = recipe_of({"pretrain": 50, "anneal": 20})
 
 
 def kept(
-    step: int, *, attempt: int = 1, proven: bool = False, reachable: bool = True, quarantined: bool = False
+    step: int,
+    *,
+    attempt: int = 1,
+    proven: bool = False,
+    reachable: bool = True,
+    quarantined: bool = False,
+    left_by: int | None = None,
 ) -> Kept:
     return Kept(
         manifest=manifest_name(step, attempt),
@@ -22,6 +28,7 @@ def kept(
         proven=proven,
         reachable=reachable,
         quarantined=quarantined,
+        left_by=left_by,
     )
 
 
@@ -64,6 +71,12 @@ def test_pins_and_what_is_in_use_stay(keep: str) -> None:
 def test_multiples_and_ends_of_stages_stay() -> None:
     steps = range(40, 75, 5)
     assert deleted(*(kept(step) for step in steps), every=20) == [45, 55]
+
+
+def test_the_newest_proven_checkpoint_of_each_revision_that_was_left_behind_stays() -> None:
+    left = [kept(step, proven=step < 45, reachable=False, left_by=1) for step in (35, 40, 45)]
+    older = [kept(step, attempt=2, proven=True, reachable=False, left_by=2) for step in (33, 38)]
+    assert deleted(*(kept(step) for step in STEPS[-3:]), *left, *older, current=5) == [33, 35, 45]
 
 
 def test_a_quarantined_checkpoint_stays_as_evidence_and_takes_no_place() -> None:
