@@ -6,7 +6,7 @@ from typing import Any
 import click
 import yaml
 
-from orchestrator.cli import placement_checks
+from orchestrator.cli import leaf_plan_checks, placement_checks
 from orchestrator.cli.errors import BadInput
 from orchestrator.cli.options import json_option, reason_option, run_argument, store_option, wait_option
 from orchestrator.cli.output import print_document, print_lines
@@ -94,4 +94,6 @@ def _checked_plans(store: RunStore, described: RunFile, *, where: str) -> tuple[
     fleet = read_yaml(Path(store.run().fleet) / FLEET_FILE, LocalFleet)
     recipe = store.recipe(store.revisions()[-1].recipe_sha256)
     placement_checks.check(described.policy, recipe=recipe, fleet=fleet, leaf_plans=known, where=where)
+    plans = [LeafPlan(generation=generation, settings=settings) for generation, settings in known.items()]
+    leaf_plan_checks.check(plans, command=store.run().check, recipe=recipe, policy=described.policy, where=where)
     return tuple(new)

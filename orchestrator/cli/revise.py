@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from orchestrator.cli import token_files
+from orchestrator.cli import leaf_plan_checks, token_files
 from orchestrator.cli.errors import BadInput
 from orchestrator.cli.options import run_argument
 from orchestrator.cli.people import asks
@@ -84,7 +84,10 @@ def changed_recipe(store: RunStore, recipe: Recipe, *, where: str) -> Recipe:
             f"{where}: model.{', model.'.join(shapes)} changed, so no checkpoint of run {store.name} fits; "
             "submit another run instead"
         )
-    check_legal(store.policy().value, resolved, where=where)
+    policy = store.policy().value
+    check_legal(policy, resolved, where=where)
+    plans = [store.leaf_plan(generation) for generation in sorted({place.generation for place in policy.placements})]
+    leaf_plan_checks.check(plans, command=store.run().check, recipe=resolved, policy=policy, where=where)
     return resolved
 
 

@@ -43,6 +43,8 @@ class RunFile(Part):
     """The trainer's command; without it, Everstep's own trainer with this Python."""
     zygote: str | None = None
     """``<module>:<trainer module>``, see the run document; without it, Everstep's own for Everstep's own trainer."""
+    check: tuple[str, ...] | None = None
+    """The command that checks leaf plans; without it, Everstep's own for Everstep's own trainer; []: none."""
     scrub: tuple[str, ...] | None = None
     """The command that reads a checkpoint back; without it, Everstep's own with this Python; []: none."""
 
@@ -62,6 +64,7 @@ class RunDescription:
     data_root: Path
     recipe_path: Path
     trainer: tuple[str, ...]
+    check: tuple[str, ...]
     scrub: tuple[str, ...]
     zygote: str | None
 
@@ -94,6 +97,7 @@ def read_run(path: Path, *, name: str | None = None, store: str | None = None) -
         recipe_path=recipe_path,
         trainer=file.trainer or (*python, "trainer.train"),
         zygote=file.zygote or (None if file.trainer else "trainer.zygote:trainer.train"),
+        check=file.check if file.check is not None else () if file.trainer else (*python, "trainer.check"),
         scrub=(*python, "trainer.checkpoint.scrub") if file.scrub is None else file.scrub,
     )
 

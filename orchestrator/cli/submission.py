@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.cli import placement_checks, token_files
+from orchestrator.cli import leaf_plan_checks, placement_checks, token_files
 from orchestrator.cli.errors import BadInput
 from orchestrator.cli.run_file import RunDescription
 from orchestrator.cli.yaml_files import read_yaml
@@ -50,6 +50,14 @@ def check(
         BadInput: one line.
     """
     check_placements(description)
+    plans = _leaf_plans(description.policy, description.file.leaf_plans)
+    leaf_plan_checks.check(
+        plans,
+        command=description.check,
+        recipe=description.recipe,
+        policy=description.policy,
+        where=str(description.where),
+    )
     recipe = token_files.resolve(description.recipe, data_root=description.data_root, progress=progress)
     run = Run(
         name=description.name,
@@ -57,12 +65,12 @@ def check(
         fleet=str(description.fleet),
         data_root=str(description.data_root),
         trainer=description.trainer,
+        check=description.check,
         scrub=description.scrub,
         zygote=description.zygote,
         submitted_at=now,
         by=by,
     )
-    plans = _leaf_plans(description.policy, description.file.leaf_plans)
     return Submission(run=run, recipe=recipe, policy=description.policy, leaf_plans=plans)
 
 
@@ -163,7 +171,7 @@ def _compare(submission: Submission, store: RunStore, there: Run) -> None:
         )
     changed = [
         field
-        for field in ("fleet", "data_root", "trainer", "scrub", "zygote")
+        for field in ("fleet", "data_root", "trainer", "check", "scrub", "zygote")
         if getattr(there, field) != getattr(submission.run, field)
     ]
     changed += [f"leaf_plans.{plan.generation}" for plan in submission.leaf_plans if not _same_plan(store, plan)]

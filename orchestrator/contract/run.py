@@ -133,6 +133,18 @@ class LeafPlan(Document):
     settings: dict[str, Any] = Field(default_factory=dict)
 
 
+class LeafPlanCheck(Document):
+    """A question to the trainer, on its standard input: does it take these leaf plans for this recipe? It answers 0, or
+    2 with what is wrong, in a line each, on standard output."""
+
+    KIND: ClassVar[str] = "leaf-plan-check"
+
+    recipe: Recipe
+    plans: tuple[LeafPlan, ...]
+    stages: dict[Name, tuple[Name, ...]]
+    """Stages that each generation's placements may run."""
+
+
 class Run(Document):
     """One training job from submit to its last step."""
 
@@ -150,6 +162,8 @@ class Run(Document):
     scrub: tuple[str, ...] = ()
     """The command that reads a checkpoint back and writes its proof; called with --store, --run and --manifest. Empty:
     checkpoints are proven by restores only, and the last one by none."""
+    check: tuple[str, ...] = ()
+    """The command that answers a ``leaf-plan-check``; empty: leaf plans are not checked before the trainer has them."""
     zygote: str | None = None
     """``<module>:<trainer module>``: agents start the module once and let it fork trainers whose command is
     ``python -m <trainer module>``; None: every trainer starts in a fresh interpreter."""

@@ -31,7 +31,6 @@ from orchestrator.store.local import LocalStore
 from orchestrator.store.objects import Conflict
 from orchestrator.store.run_store import RunStore
 from tests.local.warm import TrainerProcess, Warm
-from trainer.data.token_files import measure
 
 REPOSITORY = Path(__file__).parents[2]
 VOCABULARY = 64
@@ -56,7 +55,7 @@ REAL = ("-m", "trainer.train")
 def write_tokens(path: Path, *, vocabulary: int = VOCABULARY, count: int = 4096) -> TokenFile:
     """Random tokens; the path in the result is the file's name."""
     np.random.default_rng(0).integers(0, vocabulary, count).astype("<u4").tofile(path)
-    return measure(path).model_copy(update={"path": path.name})
+    return TokenFile(path=path.name, sha256=sha256_of(path.read_bytes()), tokens=count)
 
 
 def stage_of(file: TokenFile, *, name: str = "pretrain", steps: int = 8, peak: float = 1e-3, **optimizer: Any) -> Stage:

@@ -11,7 +11,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from tests.local.exact_program import SMALL, Outcome, train, train_in_processes
-from trainer.model.attention import Variant, core
+from trainer.model.attention import core
+from trainer.model.variant import Variant
 from trainer.parallel.mesh import cut_spec, make_mesh
 from trainer.parallel.reduction import barrier, compiler_options
 

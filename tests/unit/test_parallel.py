@@ -15,7 +15,8 @@ from trainer.model.layers import Weight
 from trainer.parallel.gather import Travel, gather
 from trainer.parallel.mesh import AXIS, Ranks, make_mesh
 from trainer.parallel.packing import Pack
-from trainer.parallel.reduction import Reduction, pairwise_sum, reduce_over_devices, sum_over_micro_steps
+from trainer.parallel.plan import Reduction
+from trainer.parallel.reduction import pairwise_sum, reduce_over_devices, sum_over_micro_steps
 
 RANKS = 8
 SHARDS = (1, 2, 4, 8)

@@ -1,6 +1,7 @@
 """Submit checks everything before a run exists, says in one line what is wrong, and can be repeated."""
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -430,3 +431,34 @@ def test_differences_name_fields() -> None:
 def test_a_width_that_virtual_ranks_do_not_divide(folder: CliFolder) -> None:
     folder.recipe["model"]["d_model"] = 9
     assert "virtual_ranks 4 does not divide d_model = 9; every parameter is cut" in error_line(folder.submit())
+
+
+# ---- leaf plans, which only the trainer understands
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"attention": "magic"}, "run.yaml: leaf_plans.cpu: attention must be dense or chunked, not 'magic'"),
+        ({"tiles": 4}, "run.yaml: leaf_plans.cpu: unknown setting 'tiles'; known: remat, attention"),
+        ({"attention": "chunked", "attention_chunk": 3}, "run.yaml: leaf_plans.cpu: attention_chunk 3 does not"),
+    ],
+)
+def test_a_leaf_plan_that_the_trainer_does_not_take_is_refused(
+    folder: CliFolder, settings: dict[str, Any], line: str
+) -> None:
+    folder.run |= {"leaf_plans": {"cpu": settings}, "check": [sys.executable, "-m", "trainer.check"]}
+    assert line in error_line(folder.submit())
+    assert not folder.files()
+
+
+@pytest.mark.parametrize(
+    ("check", "line"),
+    [
+        (["/no/such/command"], "the leaf plans cannot be checked: [Errno 2] No such file or directory"),
+        ([sys.executable, "-c", "raise SystemExit('out of order')"], "ended with 1: out of order; correct `check`"),
+    ],
+)
+def test_a_check_that_does_not_answer_is_named_with_the_way_out(folder: CliFolder, check: list[str], line: str) -> None:
+    folder.run |= {"leaf_plans": {"cpu": {"remat": False}}, "check": check}
+    assert line in error_line(folder.submit())
+    folder.run["check"] = []
+    assert folder.submit().exit_code == 0

@@ -9,7 +9,6 @@ exists to show what happens without our rules: its softmax divides by a broadcas
 
 import functools
 from collections.abc import Callable
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +18,8 @@ from jax import Array, lax
 from orchestrator.contract.recipe import Model
 from trainer.model.layers import RMSNorm, parameter, project
 from trainer.model.rope import rotary_angles, rotate
+from trainer.model.variant import Variant
 
-Variant = Literal["dense", "chunked", "library"]
 Core = Callable[[Array, Array, Array, Array], Array]
 
 MASKED = -1e30

@@ -15,8 +15,9 @@ from flax import nnx
 from jax import Array, lax
 
 from orchestrator.contract.recipe import Model
-from trainer.model.attention import Attention, Core, Variant, core
+from trainer.model.attention import Attention, Core, core
 from trainer.model.layers import Embedding, Head, RMSNorm, SwiGLU, Weight, metadata_of
+from trainer.model.variant import Variant
 
 Tree = Any
 """A nested dict with string keys; its leaves are arrays, or a ``Weight`` each."""

@@ -7,7 +7,7 @@ sides of the reduction keep it apart from the leaf, so that the leaf is the same
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,10 @@ from jax import Array, lax
 
 from trainer.parallel.mesh import AXIS
 from trainer.parallel.packing import WIRES, Pack, Packed
-from trainer.parallel.reduction import Reduction, barrier, reduce_over_devices
+from trainer.parallel.plan import LeafDtype, Reduction
+from trainer.parallel.reduction import barrier, reduce_over_devices
 
 Tree = Any
-LeafDtype = Literal["compute", "float32"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,14 @@
-"""The step plan: what decides the bits of a step, of the recipe and of the leaf plan."""
+"""The step plan: what decides the bits of a step, of the recipe and of the leaf plan. Without JAX."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from orchestrator.contract.recipe import Model, Stage
-from trainer.model.attention import Variant
-from trainer.parallel.gather import LeafDtype
-from trainer.parallel.reduction import Reduction
+from trainer.model.variant import Variant
+
+LeafDtype = Literal["compute", "float32"]
+Reduction = Literal["a2a", "tree", "native"]
 
 
 @dataclass(frozen=True, kw_only=True)

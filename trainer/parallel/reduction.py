@@ -7,15 +7,15 @@ and check each other: ``a2a`` (all-to-all of the leaves in their own dtype, then
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from trainer.parallel.mesh import AXIS
+from trainer.parallel.plan import Reduction
 
-Reduction = Literal["a2a", "tree", "native"]
 Tree = Any
 
 barrier: Callable[[Any], Any] = lax.optimization_barrier
