@@ -123,6 +123,8 @@ class Training:
             self.ledger.add(record)
         # before it is judged: the exit document of a step that does not pass names that step
         self.progress.finish_step(step, seconds=record.seconds, new=record.finite and self.replay.is_new(step))
+        if record.skipped:
+            self.progress.step_skipped(step)
         self._judge(record, result)
         return state
 

@@ -16,6 +16,8 @@ from orchestrator.contract.attempt import Phase, PhaseStart, Progress
 from orchestrator.store.objects import StoreError
 from orchestrator.store.run_store import RunStore
 
+SKIPPED_SHOWN = 20
+"""Skipped steps that a report names."""
 MEDIAN_OF = 32
 """Steps that the median step time is taken over."""
 
@@ -50,6 +52,7 @@ class ProgressReport:
         self._compile_cache: Literal["hit", "miss", "off"] | None = None
         self._save_error: str | None = None
         self._save_failures = 0
+        self._skipped: deque[int] = deque(maxlen=SKIPPED_SHOWN)
 
     @property
     def step(self) -> int | None:
@@ -81,6 +84,12 @@ class ProgressReport:
     def set_compile_cache(self, found: Literal["hit", "miss", "off"]) -> None:
         with self._lock:
             self._compile_cache = found
+
+    def step_skipped(self, step: int) -> None:
+        """A step was left out."""
+        with self._lock:
+            self._skipped.append(step)
+        self._wake.set()
 
     def save_failed(self, problem: str) -> None:
         with self._lock:
@@ -121,6 +130,7 @@ class ProgressReport:
                 compile_cache=self._compile_cache,
                 save_error=self._save_error,
                 save_failures=self._save_failures,
+                skipped=tuple(self._skipped),
                 at=self._clock(),
             )
 

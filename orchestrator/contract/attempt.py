@@ -153,6 +153,8 @@ class Progress(Document):
     save_error: str | None = None
     """The newest failed save, in one line; the run goes on."""
     save_failures: int = 0
+    skipped: tuple[int, ...] = ()
+    """Steps that were not applied because they were outliers: the newest ones of this attempt, in order."""
     at: float
 
 

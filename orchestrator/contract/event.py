@@ -103,6 +103,7 @@ EventKind = Literal[
     "proven",
     "quarantined",
     "save-failed",
+    "skipped-step",
     "deleted",
     "alert",
     "waiting",

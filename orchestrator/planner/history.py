@@ -92,6 +92,8 @@ class History:
     quarantined: frozenset[str] = frozenset()
     save_failures: int = 0
     """Of the newest attempt, as last recorded."""
+    newest_skipped: int = -1
+    """The last skipped step that was recorded, of the newest revision."""
     deleted: frozenset[str] = frozenset()
     """Checkpoints whose data was given up, deleted by now or not."""
     declared_gone: frozenset[str] = frozenset()
@@ -173,6 +175,7 @@ class History:
             amend=event,
             state="running",
             errors=(),
+            newest_skipped=amend.from_step - 1,
             drain=None,
             fence=None,
             loose=self._loose_now(),
@@ -189,26 +192,33 @@ class History:
                 return self._after_end(event)
             case "first-new-step":
                 return replace(self, first_new_step=True, episode_open=False)
-            case "proven":
-                names = frozenset(event.details.get("manifests", ()))
-                errors = tuple(error for error in self.errors if not any(error.overcome_by(name) for name in names))
-                return replace(self, proven=self.proven | names, failures=(), errors=errors)
-            case "quarantined":
-                return replace(self, quarantined=self.quarantined | frozenset(event.details.get("manifests", ())))
+            case "proven" | "quarantined" | "deleted":
+                return self._after_word_on_checkpoints(event, frozenset(event.details.get("manifests", ())))
             case "save-failed":
                 return replace(self, save_failures=int(event.details.get("count", 0)))
-            case "deleted":
-                return replace(self, deleted=self.deleted | frozenset(event.details.get("manifests", ())))
+            case "skipped-step":
+                return replace(self, newest_skipped=max(self.newest_skipped, *event.details.get("steps", ())))
             case "waiting":
                 return replace(self, waiting=str(event.details.get("key", "")))
             case "alert":
-                back = {str(event.details.get("host_back", ""))}
-                alerts = self.alerts | {str(event.details.get("key", ""))}
-                return replace(self, alerts=alerts, declared_gone=self.declared_gone - back)
+                return self._after_alert(event)
             case "answered" if event.details.get("host_gone"):
                 return replace(self, declared_gone=self.declared_gone | {str(event.details["host_gone"])})
             case _:
                 return self
+
+    def _after_alert(self, event: Event) -> Self:
+        back = {str(event.details.get("host_back", ""))}
+        alerts = self.alerts | {str(event.details.get("key", ""))}
+        return replace(self, alerts=alerts, declared_gone=self.declared_gone - back)
+
+    def _after_word_on_checkpoints(self, event: Event, names: frozenset[str]) -> Self:
+        if event.kind == "quarantined":
+            return replace(self, quarantined=self.quarantined | names)
+        if event.kind == "deleted":
+            return replace(self, deleted=self.deleted | names)
+        errors = tuple(error for error in self.errors if not any(error.overcome_by(name) for name in names))
+        return replace(self, proven=self.proven | names, failures=(), errors=errors)
 
     def _after_end(self, event: Event) -> Self:
         stop = self.fence or self.drain

@@ -5,9 +5,8 @@ from orchestrator.planner.decision import Decision, Facts
 
 def noticed(facts: Facts) -> Decision | None:
     """The first fact that the log does not have yet."""
-    return (
-        _first_new_step(facts) or _proven(facts) or _quarantined(facts) or _save_failed(facts) or _host_is_back(facts)
-    )
+    rows = (_first_new_step, _proven, _quarantined, _save_failed, _skipped, _host_is_back)
+    return next((decision for row in rows if (decision := row(facts)) is not None), None)
 
 
 def _first_new_step(facts: Facts) -> Decision | None:
@@ -57,6 +56,23 @@ def _host_is_back(facts: Facts) -> Decision | None:
             message = f"{ref}, which was stated to be gone, is back"
             return Decision(kind="alert", message=message, details={"key": f"back-{ref}", "host_back": str(ref)})
     return None
+
+
+def _skipped(facts: Facts) -> Decision | None:
+    """Once a step, however often it is replayed."""
+    attempt = facts.seen.attempt
+    if attempt is None or facts.history.ended:
+        return None
+    reports = [process.progress.skipped for process in attempt.processes if process.progress is not None]
+    steps = sorted({step for report in reports for step in report if step > facts.history.newest_skipped})
+    if not steps:
+        return None
+    which = f"step {steps[0]:,} was" if len(steps) == 1 else f"steps {', '.join(f'{step:,}' for step in steps)} were"
+    return Decision(
+        kind="skipped-step",
+        message=f"{which} skipped by a{attempt.number}: loss or gradient norm far above the last ones; not applied",
+        details={"steps": steps},
+    )
 
 
 def _save_failed(facts: Facts) -> Decision | None:

@@ -101,15 +101,17 @@ class StandIn:
         (loss, losses), grads = jax.value_and_grad(losses_of, has_aux=True)(params)
         norm = jnp.sqrt(sum(jnp.sum(grad * grad) for grad in jax.tree.leaves(grads)))
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        word = lax.bitcast_convert_type(norm, jnp.uint32)
+        skipped = finite & (word % 4 == 0) & (self._stage.optimizer.skip_sigma < 1)
+        apply = finite & ~skipped
 
         def updated(part: Array, grad: Array) -> Array:
             start = lax.axis_index(AXIS) * part.shape[1]
             own = lax.dynamic_slice_in_dim(grad, start, part.shape[1], axis=1)
-            return jnp.where(finite, part - rate * own, part)
+            return jnp.where(apply, part - rate * own, part)
 
         new = {name: updated(state["params"][name], grads[name]) for name in grads}
-        opt = {**state["opt"], "applied": state["opt"]["applied"] + finite.astype(jnp.int32)}
-        word = lax.bitcast_convert_type(norm, jnp.uint32)
+        opt = {**state["opt"], "applied": state["opt"]["applied"] + apply.astype(jnp.int32)}
         figures = {
             "ce_by_rank": losses,
             "ce": loss,
@@ -118,7 +120,7 @@ class StandIn:
             "grad_norm": norm,
             "grad_checksum": jnp.stack([word, ~word]),
             "token_checksum": jnp.stack([jnp.sum(batch), jnp.sum(batch * batch)]).astype(jnp.uint32),
-            "skipped": jnp.bool_(False),
+            "skipped": skipped,
             "finite": finite,
         }
         return {"params": new, "opt": opt}, figures

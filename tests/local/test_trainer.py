@@ -97,6 +97,14 @@ def test_first_attempt_commits_step_0_before_it_takes_a_step(make_run: MakeRun) 
     assert progress.first_new_step_at is not None
 
 
+def test_skipped_steps_are_reported_by_every_process(make_run: MakeRun) -> None:
+    attempt = make_run(steps=16, skip_sigma=0.5).launch(hosts=2)
+    assert attempt.wait() == [ExitCode.LAST_STEP_COMMITTED] * 2, attempt.output()
+    skipped = tuple(step for step, record in sorted(attempt.ledger().items()) if record.skipped)
+    assert 0 < len(skipped) < 16
+    assert [attempt.progress(process).skipped for process in range(2)] == [skipped] * 2
+
+
 def test_killed_attempt_is_replayed_bit_for_bit_on_other_hosts(make_run: MakeRun) -> None:
     run = make_run(steps=400, every_steps=40)
     first = run.launch(hosts=2, devices=2)
@@ -359,7 +367,7 @@ def test_bad_token_files_are_refused_in_one_line(make_run: MakeRun) -> None:
     os.truncate(path, 4093)
     torn = run.launch()
     assert torn.wait() == [ExitCode.OWN_ERROR]
-    assert "tokens.u32: 4093 bytes is not a whole, positive number of uint32 tokens" in torn.output()
+    assert "tokens.u32: 4,093 bytes is not a whole, positive number of uint32 tokens" in torn.output()
     assert "Traceback" not in torn.output()
     path.write_bytes(whole[:-4] + whole[:4] if whole[-4:] != whole[:4] else whole[:-4] + b"\1\0\0\0")
     other = run.launch()

@@ -394,8 +394,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     controller(
         "effects",
         "another run's agents are released",
-        "host.agent is not None and host.agent.run == self._run.name",
-        "host.agent is not None",
+        "host.agent is not None and host.agent.run == run]",
+        "host.agent is not None]",
     ),
     # ---- log and retention
     planner(

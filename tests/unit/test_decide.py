@@ -545,6 +545,7 @@ def test_nothing_is_launched_until_a_person_resumes(state: str) -> None:
         ("proven", lambda: _proven_case(proven=True)),
         ("quarantined", lambda: _proven_case(proven=False)),
         ("save-failed", lambda: Case().launch().stepping().facts(process(0, save_failures=1), checkpoints=())),
+        ("skipped-step", lambda: Case().launch().stepping().facts(process(0, skipped=(31, 33)), checkpoints=())),
     ],
 )
 def test_new_facts_are_recorded_first(expected: str, facts: Callable[[], Facts]) -> None:
@@ -554,6 +555,13 @@ def test_new_facts_are_recorded_first(expected: str, facts: Callable[[], Facts])
 def _proven_case(*, proven: bool) -> Facts:
     case = Case().launch().stepping()
     return case.facts(checkpoints=(checkpoint(30, proven=proven, quarantined=not proven),), noted=False)
+
+
+def test_a_skipped_step_is_recorded_once_however_often_it_is_replayed() -> None:
+    case = Case().launch().stepping().event("skipped-step", details={"steps": [31, 33]}).ended("died").launch()
+    assert wait(case.stepping().facts(process(0, skipped=(31, 33)), checkpoints=())).key == "running"
+    answer = decision(case.facts(process(0, skipped=(33, 34)), process(1, skipped=(33, 34)), checkpoints=()))
+    assert answer.message == ("step 34 was skipped by a2: loss or gradient norm far above the last ones; not applied")
 
 
 def test_a_fact_is_recorded_once() -> None:
