@@ -1,23 +1,14 @@
 """A whole run on real processes, by commands only: submitted, disturbed, completed, proven."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from orchestrator.backends.local import drills
-from orchestrator.cli import controllers
-from orchestrator.store.local import LocalStore
-from orchestrator.store.run_store import RunStore
+from tests.local.person import Person
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -48,43 +39,6 @@ stages:
 """
 
 
-class Person:
-    """Types commands in a folder with a run.yaml."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def types(self, *words: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "orchestrator.cli.main", *words],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == code, f"everstep {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def reads(self, *words: str, code: int = 0) -> Any:
-        return json.loads(self.types(*words, "--json", code=code))
-
-    def leader(self) -> int | None:
-        """The process of the run's controller."""
-        return controllers.leader_of(RunStore(LocalStore(self.folder / "store"), "survivor").run())
-
-    def waits(self, until: Callable[[Any], bool], *, seconds: float = 400) -> Any:
-        """For a status that fits; fails with the run's own story."""
-        deadline, pause = time.monotonic() + seconds, threading.Event()
-        while time.monotonic() < deadline:
-            status = self.reads("status", "survivor")
-            row = status["runs"][0]
-            if until(row):
-                return row
-            pause.wait(0.5)
-        pytest.fail(f"not in {seconds} s; {self.types('why', 'survivor')}")
-
-
 @pytest.fixture
 def person(tmp_path: Path) -> Iterator[Person]:
     for name in ("data", "fleet"):
@@ -96,12 +50,9 @@ def person(tmp_path: Path) -> Iterator[Person]:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     tokens = np.random.default_rng(7).integers(0, 64, 32 * 500).astype("<u4")
     tokens.tofile(tmp_path / "data" / "some.tokens")
-    person = Person(tmp_path)
+    person = Person(tmp_path, "survivor")
     yield person
-    leader = person.leader()
-    if leader is not None:
-        os.kill(leader, signal.SIGTERM)
-    drills.end_everything(tmp_path / "fleet")
+    person.leaves()
 
 
 def test_a_run_survives_the_loss_of_its_controller_of_a_host_and_of_half_its_hosts_bit_for_bit(person: Person) -> None:
