@@ -7,12 +7,13 @@ from typing import Any, ClassVar, TypeVar
 
 import click
 
-from orchestrator.backends.local import drills
+from orchestrator.backends.local import drills, store_drills
 from orchestrator.backends.local.fleet_file import read_fleet
 from orchestrator.cli.errors import BadInput
 from orchestrator.cli.fleets import find_fleet, host_named
 from orchestrator.cli.options import fleet_option, json_option, store_option
 from orchestrator.cli.output import print_document, print_lines
+from orchestrator.cli.stores import open_run, open_store
 from orchestrator.contract.attempt import HostRef
 from orchestrator.contract.base import Document
 
@@ -24,6 +25,7 @@ DRILLS = {
     "shrink": "take all but some hosts of a pool away",
     "grow": "give all hosts of a pool back",
     "maintenance": "announce that a host will be taken away, or withdraw that",
+    "corrupt-checkpoint": "damage the newest committed checkpoint of a run: a flipped bit, or a missing file",
 }
 
 
@@ -35,7 +37,7 @@ class DrillDone(Document):
     drill: str
     fleet: str
     target: str
-    """A pool, or a host as ``pool/host``."""
+    """A pool, a host as ``pool/host``, or a run."""
     text: str
     at: float
 
@@ -70,7 +72,7 @@ def drill(ctx: click.Context, listed: bool, as_json: bool) -> None:
     if as_json:
         print_document(DrillList(drills=DRILLS))
     else:
-        print_lines(f"{name:12} {text}" for name, text in DRILLS.items())
+        print_lines(f"{name:18} {text}" for name, text in DRILLS.items())
 
 
 def _on_a_fleet(command: C) -> C:
@@ -157,6 +159,23 @@ def maintenance(host: str, seconds: float | None, clear: bool, **options: Any) -
     _on_host("maintenance", host, announce, **options)
 
 
+@drill.command("corrupt-checkpoint")
+@click.argument("run", metavar="RUN")
+@click.option("--how", type=click.Choice(store_drills.DAMAGES), default="flipped-byte", show_default=True)
+@store_option
+@json_option(schema="drill-done")
+def corrupt_checkpoint(run: str, how: store_drills.Damage, store: str | None, as_json: bool) -> None:
+    """Damage the newest committed checkpoint of a run: the next restore puts it aside and takes the one before it.
+
+    \b
+    Example:
+      everstep drill corrupt-checkpoint demo --how missing-file
+    """
+    run_store = open_run(open_store(store), run)
+    text = store_drills.corrupt_checkpoint(run_store, how=how)
+    _say("corrupt-checkpoint", run, text, fleet=run_store.run().fleet, as_json=as_json)
+
+
 def _on_host(name: str, host: str, effect: Callable[[Path, HostRef], str], **options: Any) -> None:
     _run(name, host, lambda fleet: effect(fleet, host_named(host, read_fleet(fleet))), **options)
 
@@ -165,8 +184,11 @@ def _run(
     name: str, target: str, effect: Callable[[Path], str], *, store: str | None, fleet: str | None, as_json: bool
 ) -> None:
     folder = find_fleet(given=fleet, run=None, store=store)
-    text = effect(folder)
+    _say(name, target, effect(folder), fleet=str(folder), as_json=as_json)
+
+
+def _say(name: str, target: str, text: str, *, fleet: str, as_json: bool) -> None:
     if as_json:
-        print_document(DrillDone(drill=name, fleet=str(folder), target=target, text=text, at=time.time()))
+        print_document(DrillDone(drill=name, fleet=fleet, target=target, text=text, at=time.time()))
     else:
         print_lines([text])

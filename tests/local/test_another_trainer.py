@@ -71,3 +71,20 @@ def test_another_trainer_survives_a_killed_host_and_leaves_before_maintenance_bi
     causes = [episode["cause"] for episode in certificate["episodes"]]
     assert causes == ["submit", "host-lost", "maintenance"]
     assert [move["witnessed"] for move in proof["moves"]] == [True, True]
+
+
+def test_a_damaged_checkpoint_is_put_aside_and_what_it_held_is_computed_again(person: Person) -> None:
+    person.types("submit", "run.yaml")
+    person.waits(lambda row: row["next_step"] >= 250)
+    person.types("pause", "bigram", "--reason", "test")
+    row = person.waits(lambda row: row["state"] == "paused" and not row["live"])
+    said = person.types("drill", "corrupt-checkpoint", "bigram")
+    damaged = f"{row['committed_step']:012d}-a0001"
+    assert said.startswith(f"checkpoint {damaged}: flipped a bit of byte ")
+    person.types("resume", "bigram", "--reason", "test")
+    person.waits(lambda row: row["state"] == "complete")
+    proof = person.reads("verify", "bigram")
+    assert proof["verdict"] == "equal", proof["sentence"]
+    assert proof["replayed_steps"] >= row["committed_step"] % 100
+    messages = [event["message"] for event in person.reads("events", "bigram")["events"]]
+    assert f"checkpoint {damaged} failed its checks and is not tried again" in messages

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.contract.base import sha256_of
+from orchestrator.contract.manifest import FileEntry
 from orchestrator.store.local import LocalStore
 from tests.unit.cli_folder import CliFolder, document, error_line, everstep, outcome
 from tests.unit.run_factory import RunFactory
@@ -88,6 +90,8 @@ def test_export_writes_csv_once(moved: RunFactory) -> None:
 SCRUB = """
 import sys, time
 from orchestrator.contract.manifest import Proof, Quarantine
+from orchestrator.contract.base import sha256_of
+from orchestrator.contract.manifest import FileEntry
 from orchestrator.store.local import LocalStore
 from orchestrator.store.run_store import RunStore
 from pathlib import Path
@@ -139,7 +143,8 @@ def test_scrub_does_not_repeat_a_proof(moved: RunFactory) -> None:
 def test_drills_are_listed() -> None:
     code, lines = outcome(everstep("drill", "--list"))
     assert code == 0
-    assert [line.split()[0] for line in lines] == ["kill-host", "stop-host", "shrink", "grow", "maintenance"]
+    on_fleets = ["kill-host", "stop-host", "shrink", "grow", "maintenance"]
+    assert [line.split()[0] for line in lines] == [*on_fleets, "corrupt-checkpoint"]
     assert "kill-host" in document(everstep("drill", "--list", "--json")).model_dump()["drills"]
     assert error_line(everstep("drill")).startswith("which drill?")
 
@@ -161,6 +166,26 @@ def test_a_drill_says_what_it_did(submitted: CliFolder, arguments: list[str], sa
     assert found["drill"] == arguments[0]
 
 
+def test_a_corrupted_checkpoint_differs_in_one_bit_or_lacks_a_file(moved: RunFactory) -> None:
+    store, head = moved.store, moved.store.head()
+    assert head.value.manifest is not None
+    contents = {"small": b"12", "large": bytes(range(99))}
+    files = {name: FileEntry(size=len(data), sha256=sha256_of(data)) for name, data in contents.items()}
+    manifest = store.manifest(head.value.manifest).model_copy(update={"attempt": 7, "files": files})
+    store.create_manifest(manifest)
+    store.swap_head(head.value.model_copy(update={"manifest": manifest.name}), generation=head.generation)
+    folder = Path(store.address) / manifest.folder
+    folder.mkdir(parents=True)
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+
+    assert outcome(everstep("drill", "corrupt-checkpoint", "demo"))[0] == 0
+    changed = bytes(one ^ other for one, other in zip(contents["large"], (folder / "large").read_bytes(), strict=True))
+    assert int.from_bytes(changed, "big").bit_count() == 1
+    assert outcome(everstep("drill", "corrupt-checkpoint", "demo", "--how", "missing-file"))[0] == 0
+    assert [path.name for path in folder.iterdir()] == ["small"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -169,6 +194,8 @@ def test_a_drill_says_what_it_did(submitted: CliFolder, arguments: list[str], sa
         (["shrink", "other", "--keep", "1"], "no pool 'other'; there are main"),
         (["shrink", "main", "--keep", "9"], "keep 9 of 4 hosts? use 0 … 4"),
         (["maintenance", "main/h3"], "say either --in SECONDS or --clear"),
+        (["corrupt-checkpoint", "demo"], "run demo: no checkpoint is committed yet; nothing was damaged"),
+        (["corrupt-checkpoint", "demo", "--how", "magic"], "'magic' is not one of 'flipped-byte', 'missing-file'"),
     ],
 )
 def test_a_drill_that_cannot_be(submitted: CliFolder, arguments: list[str], says: str) -> None:
