@@ -361,7 +361,7 @@ class Watch:
         blamed = event.details.get("host")
         if blamed is not None and not event.cause.startswith("stalled-"):
             hosts = [str(ref) for ref in launch.hosts]
-            end = exits.get(hosts.index(str(blamed)))
+            end = self._overlooked.exits_seen_by(event.by).get(hosts.index(str(blamed)))
             self.must(end is None or not end.killed_by_us, f"{blamed} is blamed for what we killed")
 
     # ---- orders
@@ -474,15 +474,16 @@ class Watch:
 
     def _result_left_by(self, revision: int) -> str | None:
         """The newest proven checkpoint of an earlier revision that head does not go back to."""
-        head, log = self.head, self.log
+        head, given_up = self.head, self.log.given_up
         assert head is not None
         if revision >= head.revision:
             return None
+        proven = self._world.store.proven_names()  # the log has no word on proofs of what head cannot reach any more
         reachable = {manifest.name for manifest in self._lineage(head.manifest)}
         left = [
             manifest
             for name, manifest in self.manifests.items()
-            if manifest.revision == revision and name in log.proven and name not in reachable | log.given_up
+            if manifest.revision == revision and name in proven and name not in reachable | given_up
         ]
         return max(left, key=lambda manifest: manifest.next_step).name if left else None
 

@@ -60,6 +60,10 @@ class Overlooked:
         """Exit documents, by process."""
         return self._exits.get(attempt, {})
 
+    def exits_seen_by(self, controller: str) -> dict[int, Exit]:
+        """Those of the newest attempt that were there when a controller's last look began."""
+        return self._seen[controller].exits
+
     def progressed(self, progress: Progress) -> None:
         key = (progress.attempt, progress.process)
         if self._counters.get(key) != progress.counter:
