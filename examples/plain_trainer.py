@@ -88,9 +88,10 @@ class Trainer:
             self._commit(logits, 0)
             return logits, 0
         for found in self.store.lineage(self.spec.resume):
-            if found.name not in self.store.quarantined() and prove(self.store, found, by=self.spec.attempt):
+            whole = None if found.name in self.store.quarantined() else proven(self.store, found, by=self.spec.attempt)
+            if whole is not None:
                 self.committed, self.parent = found.next_step, found.name
-                return read_back(self.store, found)[1], found.next_step
+                return whole, found.next_step
         raise SystemExit("checkpoints exist and none is whole")
 
     def _leave(self, logits: Array, next_step: int) -> ExitCode:
@@ -143,8 +144,9 @@ class Trainer:
         folder.mkdir(parents=True)
         np.save(folder / "logits.npy", logits)
         data = (folder / "logits.npy").read_bytes()
-        entry = manifest.ArrayEntry(dtype="float32", shape=logits.shape, checksum=words(checksum(logits)))
-        described = line(PARAMS, dtype="float32", shape=logits.shape, checksum=checksum(logits))
+        pair = checksum(logits)
+        entry = manifest.ArrayEntry(dtype="float32", shape=logits.shape, checksum=words(pair))
+        described = line(PARAMS, dtype="float32", shape=logits.shape, checksum=pair)
         self.store.create_manifest(
             manifest.Manifest(
                 run=self.spec.run,
@@ -241,15 +243,18 @@ def read_back(store: RunStore, found: manifest.Manifest) -> tuple[str | None, Ar
     return (None if words(checksum(logits)) == found.arrays[PARAMS].checksum else "another checksum"), logits
 
 
-def prove(store: RunStore, found: manifest.Manifest, *, by: int | None) -> bool:
-    """Read a checkpoint back and write what came of it; ``by``: the attempt that restores it, None: a scrub."""
-    problem, _ = read_back(store, found)
+def proven(store: RunStore, found: manifest.Manifest, *, by: int | None) -> Array | None:
+    """Read a checkpoint back and write what came of it; ``by``: the attempt that restores it, None: a scrub.
+
+    Returns what it holds; None: it is not whole.
+    """
+    problem, logits = read_back(store, found)
     if problem is None:
         how = "restore" if by else "scrub"
         store.create_proof(manifest.Proof(manifest=found.name, how=how, attempt=by, arrays=1, at=now()))
     else:
         store.create_quarantine(manifest.Quarantine(manifest=found.name, problem=problem, attempt=by, at=now()))
-    return problem is None
+    return logits if problem is None else None
 
 
 def now() -> float:
@@ -263,7 +268,7 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.manifest:
         store = RunStore(LocalStore(Path(asked.store), make=False), asked.run)
-        return 0 if prove(store, store.manifest(asked.manifest), by=None) else 1
+        return 1 if proven(store, store.manifest(asked.manifest), by=None) is None else 0
     path = Path(os.environ[attempt.ATTEMPT_VARIABLE])
     try:
         return Trainer(AttemptSpec.from_bytes(path.read_bytes(), where=str(path))).run()

@@ -7,7 +7,7 @@ decision, is a violation. What the look could not see (written during it, or whi
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.contract.attempt import Exit, ExitCode, Progress
+from orchestrator.contract.attempt import CLEAN_EXITS, Exit, Progress
 from orchestrator.contract.event import Drain, Launch
 from orchestrator.fleet.observation import HostView
 from tests.simulation.timeline import EPOCH
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tests.simulation.invariants import Watch
     from tests.simulation.world import World
 
-GRACEFUL = (ExitCode.LAST_STEP_COMMITTED, ExitCode.DRAINED, ExitCode.DRAINED_NOTHING_NEW)
 SLACK = 6.0
 """Seconds between two looks, and a bit."""
 
@@ -106,7 +105,7 @@ class Overlooked:
         if log.state != "running" or launch is None:
             return
         must, attempt = self._watch.must, launch.attempt
-        bad = [end.process for end in seen.exits.values() if end.code not in GRACEFUL and not end.killed_by_us]
+        bad = [end.process for end in seen.exits.values() if end.code not in CLEAN_EXITS and not end.killed_by_us]
         must(not bad, f"process {bad[:1]} of a{attempt} died, and nothing is done about it")
         must(len(seen.exits) < len(launch.hosts), f"a{attempt} has exited, and nothing is done about it")
         gone = [
