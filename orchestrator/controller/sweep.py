@@ -17,6 +17,8 @@ class Sweeper:
     def decision(self, facts: Facts) -> Decision | None:
         """The deletion that is due; None when there is none. Looks only when head or the proofs changed."""
         seen = facts.seen
+        if seen.head.revision != facts.history.revision:
+            return None  # head was seen before a new revision moved it: what is needed now looks unneeded
         state = (seen.head.manifest, sum(view.proven for view in seen.checkpoints), facts.history.attempt)
         if state == self._looked_at:
             return None

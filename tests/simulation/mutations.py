@@ -429,6 +429,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         '            if f"checkpoints/{name}" in there or name not in marked:',
         "            if False:",
     ),
+    controller(
+        "sweep",
+        "head is judged as it was before a revision",
+        "        if seen.head.revision != facts.history.revision:\n",
+        "        if False:\n",
+    ),
     controller("sweep", "there are no tombstones", "        self._store.create_tombstone(name)\n", ""),
     controller("sweep", "pins are ignored", "pins=self._store.pins()", "pins=()"),
     controller("sweep", "what is in use is ignored", "            in_use=in_use,\n", "            in_use=(),\n"),

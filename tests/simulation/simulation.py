@@ -55,8 +55,13 @@ def _run(world: World) -> None:
 
 
 def _most_attempts(scenario: Scenario, helped: int) -> int:
-    """More than these are a storm: one for each stage, and two for each thing that went wrong or was asked for."""
+    """More than these are a storm: one for each stage, and two for each thing that went wrong or was asked for.
+
+    A host that is slow for long goes wrong again at each return to it.
+    """
     wrong = sum(fault.settings.get("times", 1) for fault in scenario.faults)
+    slow = [fault.settings["seconds"] for fault in scenario.faults if fault.kind == "slow"]
+    wrong += sum(int(seconds // scenario.policy.moves.hold_off) for seconds in slow)
     return 1 + len(scenario.recipe.stages) + 2 * (wrong + helped)
 
 

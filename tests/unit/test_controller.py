@@ -583,6 +583,23 @@ def test_what_was_given_up_is_no_checkpoint_any_more_even_while_its_data_is_ther
     assert [view.next_step for view in facts.seen.checkpoints] == [6]
 
 
+def test_what_a_new_revision_starts_from_stays_when_another_controller_moves_head_to_it() -> None:
+    bench = swept()
+    attempt = bench.run.attempts[-1]
+    attempt.drain(cause="request-hold", then="hold")
+    assert bench.controller().look() == "acted"
+    assert bench.last.kind == "proven", "nothing but head is left to be seen"
+    base = "000000000002-a0001"
+    action = Amend(revision=2, base=base, from_step=2, recipe_sha256=bench.run.recipe_sha256)
+    bench.run.event("ada asked for rewind: x", action=action, cause="request-rewind", attempt=1)
+    bench.objects.die_at("swap", "head.json")
+    with pytest.raises(Killed):
+        bench.controller().look()
+    bench.settle(bench.controller("two"))
+    assert bench.store.head().value.manifest == base
+    assert base in with_data(bench), [event.message for event in bench.store.events()]
+
+
 def test_pins_stay() -> None:
     bench = swept()
     bench.store.create_pin(Pin(manifest="000000000002-a0001", reason="x", by="ada", at=0.0))
