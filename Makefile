@@ -17,7 +17,7 @@ made := $(VENV)/made-from-$(identity)
 installed := $(made).project-$(shell cksum pyproject.toml | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo test simulate lint format schemas pins clean
+.PHONY: help environment demo test programs simulate lint format schemas pins clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -25,8 +25,11 @@ help: ## this list
 demo: environment ## a run that survives five disturbances on this machine, and its certificate
 	@$(bin)/everstep demo
 
-test: environment ## unit, simulation and local tests (PYTEST_FLAGS adds options)
+test: environment programs ## unit, simulation, storage and local tests (PYTEST_FLAGS adds options)
 	@$(bin)/python -m pytest $(PYTEST_FLAGS)
+
+programs: ## build the servers that tests run against, into ~/.cache/everstep; needs Go
+	@$(PYTHON) tests/storage/build.py
 
 simulate: environment ## the planner and controller against SEEDS fault schedules, on all cores
 	@$(bin)/python -m pytest tests/simulation --seeds $(SEEDS) --numprocesses auto $(PYTEST_FLAGS)

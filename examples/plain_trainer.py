@@ -11,6 +11,7 @@ with Everstep are the contract's documents; another language would read them by 
 
 import argparse
 import hashlib
+import io
 import os
 import secrets
 import signal
@@ -28,8 +29,8 @@ from orchestrator.contract.checksum import checksum, line, params_sha256, words
 from orchestrator.contract.ledger import Fingerprint, Record, bits_of
 from orchestrator.order.global_order import GlobalOrder, data_sha256
 from orchestrator.order.token_files import mapped
-from orchestrator.store.local import LocalStore
-from orchestrator.store.objects import Conflict
+from orchestrator.store.objects import Conflict, NotFound
+from orchestrator.store.opening import open_objects
 from orchestrator.store.run_store import RunStore
 
 PARAMS = "params/logits"
@@ -48,7 +49,7 @@ class Trainer:
     """One attempt, in one process."""
 
     def __init__(self, spec: AttemptSpec) -> None:
-        self.spec, self.store = spec, RunStore(LocalStore(Path(spec.store), make=False), spec.run)
+        self.spec, self.store = spec, RunStore(open_objects(spec.store), spec.run)
         self.generation = self.store.head().generation  # read first: whoever raises head later fences this attempt
         self.committed: int | None = None
         self.parent: str | None = None
@@ -140,10 +141,9 @@ class Trainer:
         """Files, then the manifest, then head; whoever was fenced fails at the last."""
         self._close_segment()
         begin, name = time.time(), manifest.manifest_name(next_step, self.spec.attempt)
-        folder = Path(self.spec.store) / self.spec.run / "checkpoints" / name
-        folder.mkdir(parents=True)
-        np.save(folder / "logits.npy", logits)
-        data = (folder / "logits.npy").read_bytes()
+        folder, data = f"checkpoints/{name}", io.BytesIO()
+        np.save(data, logits)
+        self.store.objects.create(f"{self.spec.run}/{folder}/logits.npy", data.getvalue())
         pair = checksum(logits)
         entry = manifest.ArrayEntry(dtype="float32", shape=logits.shape, checksum=words(pair))
         described = line(PARAMS, dtype="float32", shape=logits.shape, checksum=pair)
@@ -156,9 +156,9 @@ class Trainer:
                 stage=self.stage.name,
                 next_step=next_step,
                 parent=self.parent,
-                folder=f"checkpoints/{name}",
+                folder=folder,
                 arrays={PARAMS: entry},
-                files={"logits.npy": manifest.FileEntry(size=len(data), sha256=hashlib.sha256(data).hexdigest())},
+                files=self.store.checkpoint_files(folder),
                 params_sha256=params_sha256([described]),
                 fingerprint=self.kind,
                 versions={"numpy": np.__version__},
@@ -232,14 +232,13 @@ def pairwise(values: Any) -> Any:
 
 def read_back(store: RunStore, found: manifest.Manifest) -> tuple[str | None, Array]:
     """What is wrong with a checkpoint, and what it holds."""
-    path = Path(store.address) / found.folder / "logits.npy"
     try:
-        data = path.read_bytes()
-        logits: Array = np.load(path)
-    except (OSError, ValueError) as error:
-        return f"{path.name}: {error}", np.zeros(0, np.float32)
-    if hashlib.sha256(data).hexdigest() != found.files["logits.npy"].sha256:
-        return f"{path.name} has other bytes than were written", logits
+        data = store.objects.read(f"{store.name}/{found.folder}/logits.npy").data
+        logits: Array = np.load(io.BytesIO(data))
+    except (NotFound, ValueError) as error:
+        return f"logits.npy: {error}", np.zeros(0, np.float32)
+    if store.checkpoint_files(found.folder)["logits.npy"].differs(found.files["logits.npy"]):
+        return "logits.npy has other bytes than were written", logits
     return (None if words(checksum(logits)) == found.arrays[PARAMS].checksum else "another checksum"), logits
 
 
@@ -267,7 +266,7 @@ def main() -> int:
         parser.add_argument(option)
     asked = parser.parse_args()
     if asked.manifest:
-        store = RunStore(LocalStore(Path(asked.store), make=False), asked.run)
+        store = RunStore(open_objects(asked.store), asked.run)
         return 1 if proven(store, store.manifest(asked.manifest), by=None) is None else 0
     path = Path(os.environ[attempt.ATTEMPT_VARIABLE])
     try:

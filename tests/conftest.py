@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 
 LOCAL_TIMEOUT = 600.0
-"""Seconds for one test of real JAX processes on a busy machine with two cores; other tests have pyproject's limit."""
+"""Seconds for one test of real processes on a busy machine with two cores; other tests have pyproject's limit."""
 SEEDS_A_TEST = 250
 CPU_DEVICES = 8
 """Devices of the pytest process itself; trainers that tests start get theirs from their host's agent."""
@@ -45,7 +45,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _suite(item.nodeid) == "tests/local" and item.get_closest_marker("timeout") is None:
+        if _suite(item.nodeid) in ("tests/local", "tests/storage") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LOCAL_TIMEOUT))
 
 

@@ -138,7 +138,6 @@ def restore(launch: Launch, peers: Peers, *, program: Program, head: Head) -> Re
         stage_first_step=launch.first_step,
         program=program,
         peers=peers,
-        root=launch.run_folder,
         log=lambda text: print(f"everstep: {text}", flush=True),
     )
     return restorer.newest()
@@ -186,12 +185,11 @@ def saver_of(
                 versions=dict(versions.LOADED.packages),
                 data_sha256=data_sha256(launch.stage.data),
             ),
-            root=launch.run_folder,
             head=head,
             parent=restored.manifest.name if restored else None,
             close_ledger=lambda: ledger.flush(seconds=LEDGER_SECONDS),
         )
-    return Saver(peers, root=launch.run_folder, attempt=launch.spec.attempt, committer=committer)
+    return Saver(peers, store=launch.store, attempt=launch.spec.attempt, committer=committer)
 
 
 def train(training: Training, restored: Restored | None, *, program: Program, seed: int) -> ExitCode:

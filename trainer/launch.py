@@ -12,7 +12,7 @@ from orchestrator.contract.attempt import (
 )
 from orchestrator.contract.base import ContractError
 from orchestrator.contract.recipe import Recipe, Stage
-from orchestrator.store.local import LocalStore
+from orchestrator.store.opening import is_bucket, open_objects
 from orchestrator.store.run_store import RunStore
 
 CACHE_VARIABLE = "EVERSTEP_COMPILE_CACHE"
@@ -49,13 +49,8 @@ class Launch:
             process=int(process),
             compile_cache=Path(cache) if cache else None,
             address=environment.get(ADDRESS_VARIABLE, "127.0.0.1"),
-            progress_seconds=float(environment.get(PROGRESS_VARIABLE, "1")),
+            progress_seconds=float(environment.get(PROGRESS_VARIABLE, "5" if is_bucket(spec.store) else "1")),
         )
-
-    @property
-    def run_folder(self) -> Path:
-        """The run's directory."""
-        return Path(self.spec.store) / self.spec.run
 
     @property
     def is_first(self) -> bool:
@@ -64,7 +59,7 @@ class Launch:
 
     @cached_property
     def store(self) -> RunStore:
-        return RunStore(LocalStore(Path(self.spec.store), make=False), self.spec.run)
+        return RunStore(open_objects(self.spec.store), self.spec.run)
 
     @cached_property
     def recipe(self) -> Recipe:

@@ -14,10 +14,13 @@ from orchestrator.agent.process import adopt_orphans, identity_of
 from orchestrator.agent.wakeup import SignalWaiter
 from orchestrator.agent.zygote import WarmProcesses, ZygoteCommand
 from orchestrator.contract.attempt import HostRef
-from orchestrator.store.local import LocalStore
+from orchestrator.store.opening import is_bucket, open_objects
 from orchestrator.store.run_store import RunStore
 
 _log = logging.getLogger(__name__)
+
+LOOK_AT_FOLDER, LOOK_AT_BUCKET = 0.05, 1.0
+"""Seconds between two looks at a store's orders."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -32,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _sign(folder, options)
         _log.info("agent of run %s on %s, from attempt %d on", options.run, host, options.from_attempt)
         Agent(
-            store=RunStore(LocalStore(Path(options.store), make=False), options.run),
+            store=RunStore(open_objects(options.store), options.run),
             host=host,
             from_attempt=options.from_attempt,
             folder=folder,
@@ -42,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             waiter=waiter,
             now=time.time,
             monotonic=time.monotonic,
-            pace=Pace(look=options.look_every),
+            pace=Pace(look=options.look_every or (LOOK_AT_BUCKET if is_bucket(options.store) else LOOK_AT_FOLDER)),
         ).run()
     _log.info("left")
 
@@ -71,7 +74,7 @@ def _sign(folder: HostFolder, options: argparse.Namespace) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m orchestrator.agent", description=__doc__)
-    parser.add_argument("--store", required=True, help="absolute path of the object store")
+    parser.add_argument("--store", required=True, help="absolute path or gs:// address of the object store")
     parser.add_argument("--run", required=True, help="the run whose orders it takes")
     parser.add_argument("--fleet", required=True, type=Path, help="the folder of the local fleet")
     parser.add_argument("--pool", required=True)
@@ -80,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lock-fd", required=True, type=int, help="inherited descriptor that holds the host's lock")
     parser.add_argument("--env", action="append", default=[], type=_assignment, metavar="NAME=VALUE")
     parser.add_argument("--zygote", metavar="MODULE:TRAINER", help="start MODULE once and let it fork TRAINER")
-    parser.add_argument("--look-every", type=float, default=0.05, metavar="SECONDS")
+    parser.add_argument("--look-every", type=float, metavar="SECONDS")
     return parser
 
 

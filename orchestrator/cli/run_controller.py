@@ -26,9 +26,12 @@ from orchestrator.controller.loop import Controller
 from orchestrator.controller.observe import Observer
 from orchestrator.controller.sweep import Sweeper
 from orchestrator.store.objects import StoreError
+from orchestrator.store.opening import is_bucket
 from orchestrator.store.run_store import RunStore
 
 Say = Callable[[str], None]
+LOOK_AT_FOLDER, LOOK_AT_BUCKET = 0.2, 1.0
+"""Seconds between two looks."""
 
 
 @contextlib.contextmanager
@@ -129,13 +132,11 @@ class Commentary(SystemClock):
 @click.option(
     "--every",
     type=click.FloatRange(min=0.01),
-    default=0.2,
-    show_default=True,
     metavar="SECONDS",
-    help="Between two looks when there is nothing to do.",
+    help="Between two looks when there is nothing to do; default 0.2 for a folder, 1 for a bucket.",
 )
 @click.pass_context
-def controller(ctx: click.Context, run: str, store: str | None, every: float) -> None:
+def controller(ctx: click.Context, run: str, store: str | None, every: float | None) -> None:
     """Lead a run in this terminal until it is complete or stopped.
 
     Ctrl-C or SIGTERM end the controller, not the run: trainers go on, and the next controller adopts them. Two
@@ -156,7 +157,7 @@ def controller(ctx: click.Context, run: str, store: str | None, every: float) ->
     with _ended_by_signals(clock), leading(document), wired(run_store, clock=clock, say=_say) as led:
         clock.controller = led
         _say(f"leading run {run} in {run_store.address}")
-        led.run(every=every)
+        led.run(every=every or (LOOK_AT_BUCKET if is_bucket(run_store.address) else LOOK_AT_FOLDER))
         clock.comment()
     ctx.exit(_farewell(document, clock, led, run_store.objects.address))
 

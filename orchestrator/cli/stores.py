@@ -3,12 +3,11 @@
 import difflib
 import os
 import re
-from pathlib import Path
 
 from orchestrator.cli.errors import BadInput, Unreachable
 from orchestrator.cli.options import STORE_VARIABLE
-from orchestrator.store.local import LocalStore
 from orchestrator.store.objects import NotFound, ObjectStore
+from orchestrator.store.opening import is_bucket, open_objects
 from orchestrator.store.run_store import RunStore
 
 DEFAULT_STORE = "store"
@@ -18,28 +17,31 @@ def open_store(given: str | None) -> ObjectStore:
     """The store at ``given``, else ``./store``; it must exist.
 
     Raises:
-        BadInput: none was named and there is no ./store.
-        Unreachable: it is not there.
+        BadInput: none was named and there is no ./store, or it is no address of a store.
+        StoreUnavailable: it is not there.
     """
     if given is None and not os.path.isdir(DEFAULT_STORE):
-        raise BadInput(f"no store was named: pass --store FOLDER, set {STORE_VARIABLE}, or go where ./store is")
-    path = Path(given or DEFAULT_STORE)
-    refuse_address(str(path))
-    if not path.is_dir():
-        raise Unreachable(f"store {path.absolute()}: no such folder; check --store, {STORE_VARIABLE} and mounts")
-    return LocalStore(path, make=False)
+        raise BadInput(
+            f"no store was named: pass --store with a folder or gs:// address, set {STORE_VARIABLE}, or go where "
+            "./store is"
+        )
+    address = given or DEFAULT_STORE
+    objects = _opened(address, make=False)
+    if not is_bucket(address) and not os.path.isdir(address):
+        raise Unreachable(f"store {objects.address}: no such folder; check --store, {STORE_VARIABLE} and mounts")
+    return objects
 
 
-def make_store(path: str) -> ObjectStore:
-    """The store at ``path``, made when it is missing. Raises StoreUnavailable: it cannot be made or written."""
-    refuse_address(path)
-    return LocalStore(Path(path))
+def make_store(address: str) -> ObjectStore:
+    """The store at ``address``; a folder is made when it is missing. Raises BadInput, StoreUnavailable."""
+    return _opened(address, make=True)
 
 
-def refuse_address(text: str) -> None:
-    """Raises BadInput for ``gs://…``, which only a later Everstep knows."""
-    if re.match(r"[a-z0-9]+:/", text):
-        raise BadInput(f"store {text}: this Everstep keeps runs in folders only; name a folder")
+def _opened(address: str, *, make: bool) -> ObjectStore:
+    try:
+        return open_objects(address, make=make)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
 
 
 def open_run(objects: ObjectStore, name: str) -> RunStore:

@@ -1,8 +1,8 @@
 """Manifests and head: what makes a checkpoint complete, and which one is the newest."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from orchestrator.contract.base import Document, Part
 from orchestrator.contract.ledger import Fingerprint, Words
@@ -22,7 +22,23 @@ class FileEntry(Part):
     """One file of the checkpoint's folder."""
 
     size: Annotated[int, Field(ge=0)]
-    sha256: Sha256
+    sha256: Sha256 | None = None
+    """Computed by who wrote it; None in a bucket, whose service computes its own."""
+    crc32c: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{6}==$")] | None = None
+    """The service's own, base64 of its four bytes in big-endian order."""
+    generation: str | None = None
+    """At which the service had these bytes."""
+
+    @model_validator(mode="after")
+    def _has_a_hash(self) -> Self:
+        if self.sha256 is None and self.crc32c is None:
+            raise ValueError("a file needs its sha256 or its crc32c; restore the document from a copy")
+        return self
+
+    def differs(self, other: "FileEntry") -> bool:
+        """Another size, or another hash of a kind that both have; a copy elsewhere has another generation only."""
+        kinds = ((self.sha256, other.sha256), (self.crc32c, other.crc32c))
+        return self.size != other.size or any(None not in pair and pair[0] != pair[1] for pair in kinds)
 
 
 class Manifest(Document):

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.contract.manifest import FileEntry
 from orchestrator.store.objects import (
     AlreadyExists,
     Conflict,
@@ -49,6 +50,10 @@ class LocalStore:
     def address(self) -> str:
         return str(self._root)
 
+    @property
+    def at_once(self) -> int:
+        return 1
+
     def read(self, name: str) -> Stored:
         with self._reaching(name):
             data = self._path(name).read_bytes()
@@ -82,11 +87,17 @@ class LocalStore:
             os.replace(temporary, path)
 
     def names(self, prefix: str) -> list[str]:
+        return sorted(path.relative_to(self._root).as_posix() for path in self._below(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
         base = self._folder(prefix)
         with self._reaching(prefix):
-            found = [Path(folder) / file for folder, _, files in os.walk(base) for file in files]
-            self._check_presence()
-        return sorted(path.relative_to(self._root).as_posix() for path in found if self._temporary not in path.parents)
+            return {path.relative_to(base).as_posix(): path.stat().st_size for path in self._below(prefix)}
+
+    def files(self, prefix: str) -> dict[str, FileEntry]:
+        base = self._folder(prefix)
+        with self._reaching(prefix):
+            return {path.relative_to(base).as_posix(): _entry(path) for path in self._below(prefix)}
 
     def children(self, prefix: str) -> list[str]:
         with self._reaching(prefix):
@@ -104,6 +115,13 @@ class LocalStore:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def _below(self, prefix: str) -> list[Path]:
+        with self._reaching(prefix):
+            base = self._folder(prefix)
+            found = [Path(folder) / file for folder, _, files in os.walk(base) for file in files]
+            self._check_presence()
+        return [path for path in found if self._temporary not in path.parents]
 
     def _path(self, name: str) -> Path:
         return self._root / check_name(name)
@@ -152,6 +170,12 @@ class LocalStore:
 
 def _generation(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _entry(path: Path) -> FileEntry:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    return FileEntry(size=path.stat().st_size, sha256=digest.hexdigest())
 
 
 def _sync_folder(folder: Path) -> None:

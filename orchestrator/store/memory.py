@@ -2,6 +2,8 @@
 
 import threading
 
+from orchestrator.contract.base import sha256_of
+from orchestrator.contract.manifest import FileEntry
 from orchestrator.store.objects import AlreadyExists, Conflict, NotFound, Stored, check_name, check_prefix
 
 
@@ -16,6 +18,10 @@ class MemoryStore:
     @property
     def address(self) -> str:
         return "memory:"
+
+    @property
+    def at_once(self) -> int:
+        return 1
 
     def read(self, name: str) -> Stored:
         found = self._objects.get(check_name(name))
@@ -49,6 +55,13 @@ class MemoryStore:
     def children(self, prefix: str) -> list[str]:
         check_prefix(prefix)
         return sorted({name[len(prefix) :].split("/", 1)[0] for name in self._objects if name.startswith(prefix)})
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {name.removeprefix(prefix): len(self._objects[name].data) for name in self.names(prefix)}
+
+    def files(self, prefix: str) -> dict[str, FileEntry]:
+        found = {name.removeprefix(prefix): self._objects[name].data for name in self.names(prefix)}
+        return {name: FileEntry(size=len(data), sha256=sha256_of(data)) for name, data in found.items()}
 
     def delete(self, prefix: str) -> None:
         check_name(prefix)

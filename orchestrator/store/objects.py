@@ -1,4 +1,4 @@
-"""What an object store must do for a run: five operations, two of them conditional.
+"""What an object store must do for a run: a few operations, two of them conditional.
 
 Names are relative, with ``/`` between parts, each of letters, digits, ``.``, ``_``, ``-``. A generation is an opaque
 string that changes with every write. Errors are four, so that callers never look at texts or at ``OSError``.
@@ -7,6 +7,8 @@ string that changes with every write. Errors are four, so that callers never loo
 import re
 from dataclasses import dataclass
 from typing import Protocol
+
+from orchestrator.contract.manifest import FileEntry
 
 
 class StoreError(Exception):
@@ -45,6 +47,11 @@ class ObjectStore(Protocol):
         """Absolute path or ``gs://`` address, as a trainer on any host can use it."""
         ...
 
+    @property
+    def at_once(self) -> int:
+        """How many reads are worth making at a time: 1 where an answer takes no time."""
+        ...
+
     def read(self, name: str) -> Stored:
         """Raises NotFound, StoreUnavailable."""
         ...
@@ -70,6 +77,14 @@ class ObjectStore(Protocol):
 
     def children(self, prefix: str) -> list[str]:
         """The next parts of the names below ``prefix`` (which ends with ``/``), sorted. Raises StoreUnavailable."""
+        ...
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of each object below ``prefix`` (which ends with ``/``), by the rest of its name; reads no object."""
+        ...
+
+    def files(self, prefix: str) -> dict[str, FileEntry]:
+        """As ``sizes``, with a hash of each: of what is read in a folder, the service's own in a bucket."""
         ...
 
     def delete(self, prefix: str) -> None:

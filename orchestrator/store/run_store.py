@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,7 +19,7 @@ from orchestrator.contract.attempt import (
 from orchestrator.contract.base import ContractError, Document, sha256_of
 from orchestrator.contract.event import Event, Request
 from orchestrator.contract.ledger import Record, from_lines, to_lines
-from orchestrator.contract.manifest import Head, Manifest, Pin, Proof, Quarantine, Tombstone
+from orchestrator.contract.manifest import FileEntry, Head, Manifest, Pin, Proof, Quarantine, Tombstone
 from orchestrator.contract.recipe import Recipe
 from orchestrator.contract.run import LeafPlan, Policy, Revision, Run
 from orchestrator.store.objects import AlreadyExists, Conflict, NotFound, ObjectStore
@@ -139,12 +140,13 @@ class RunStore:
 
     def events(self, *, after: int = 0) -> list[Event]:
         """Events with numbers above ``after``, in order, up to the first gap."""
-        found: list[Event] = []
-        while True:
-            try:
-                found.append(self._read(f"events/{after + len(found) + 1:08d}.json", Event).value)
-            except NotFound:
-                return found
+        next_name = f"events/{after + 1:08d}.json"
+        first = self._maybe(next_name, Event)
+        if first is None:  # most looks end here, with one read
+            return []
+        later = [name for name in self._children("events/") if name > next_name]
+        unbroken = [name for number, name in enumerate(later, after + 2) if name == f"events/{number:08d}.json"]
+        return [first, *self._each(unbroken, Event)]
 
     # ---- attempts
     def create_attempt(self, spec: AttemptSpec) -> None:
@@ -213,8 +215,7 @@ class RunStore:
         return name
 
     def segment_names(self, attempt: int) -> list[str]:
-        prefix = f"attempts/{attempt:04d}/ledger/"
-        return [prefix + child for child in self.objects.children(self._name(prefix))]
+        return self._children(f"attempts/{attempt:04d}/ledger/")
 
     def read_segment(self, name: str) -> tuple[bytes, list[Record]]:
         data = self.objects.read(self._name(name)).data
@@ -295,7 +296,19 @@ class RunStore:
 
     def checkpoint_folders(self) -> list[str]:
         """Folders that are there, complete or not: for deletion and reports, never for choosing one."""
-        return [f"checkpoints/{child}" for child in self.objects.children(self._name("checkpoints/"))]
+        return self._children("checkpoints/")
+
+    def checkpoint_address(self, folder: str) -> str:
+        """Absolute path or ``gs://`` address of a checkpoint's folder."""
+        return f"{self.address}/{folder}"
+
+    def checkpoint_sizes(self, folder: str) -> dict[str, int]:
+        """Bytes of each file, by path in the folder; reads no file."""
+        return self.objects.sizes(self._name(folder) + "/")
+
+    def checkpoint_files(self, folder: str) -> dict[str, FileEntry]:
+        """Size and hash of each file, by path in the folder."""
+        return self.objects.files(self._name(folder) + "/")
 
     def tombstones(self) -> set[str]:
         return {_stem(child) for child in self.objects.children(self._name("tombstones/"))}
@@ -339,8 +352,16 @@ class RunStore:
             return None
 
     def _all(self, prefix: str, kind: type[D]) -> list[D]:
-        children = self.objects.children(self._name(prefix))
-        return [self._read(prefix + child, kind).value for child in children]
+        return self._each(self._children(prefix), kind)
+
+    def _children(self, prefix: str) -> list[str]:
+        return [prefix + child for child in self.objects.children(self._name(prefix))]
+
+    def _each(self, names: list[str], kind: type[D]) -> list[D]:
+        if self.objects.at_once == 1 or len(names) < 2:
+            return [self._read(name, kind).value for name in names]
+        with ThreadPoolExecutor(self.objects.at_once) as pool:
+            return [found.value for found in pool.map(lambda name: self._read(name, kind), names)]
 
 
 def _stem(child: str) -> str:

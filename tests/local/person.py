@@ -15,20 +15,23 @@ import pytest
 
 from orchestrator.backends.local import drills
 from orchestrator.cli import controllers
-from orchestrator.store.local import LocalStore
+from orchestrator.cli.options import STORE_VARIABLE
+from orchestrator.store.opening import open_objects
 from orchestrator.store.run_store import RunStore
 
 
 class Person:
-    """Types commands in a folder with a run.yaml."""
+    """Types commands in a folder with a run.yaml; ``store`` is where that says, ./store if not told."""
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, *, store: str | None = None) -> None:
         self.folder, self.run = folder, run
+        self.store = store or str(folder / "store")
 
     def types(self, *words: str, code: int = 0) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "orchestrator.cli.main", *words],
             cwd=self.folder,
+            env={**os.environ, STORE_VARIABLE: self.store},
             capture_output=True,
             text=True,
             timeout=120,
@@ -42,7 +45,7 @@ class Person:
 
     def leader(self) -> int | None:
         """The process of the run's controller."""
-        return controllers.leader_of(RunStore(LocalStore(self.folder / "store"), self.run).run())
+        return controllers.leader_of(RunStore(open_objects(self.store), self.run).run())
 
     def waits(self, until: Callable[[Any], bool], *, seconds: float = 400) -> Any:
         """For a status that fits; fails with the run's own story."""

@@ -307,7 +307,7 @@ def load():
     save, wait = orbax_files.save, orbax_files.PendingSave.wait
 
     def save_with_little_room(folder, state, **how):
-        if "00004" in folder.name and os.environ["EVERSTEP_PROCESS"] == "1":
+        if "00004" in folder and os.environ["EVERSTEP_PROCESS"] == "1":
             limit(1000)
         return save(folder, state, **how)
 

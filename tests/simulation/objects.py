@@ -89,6 +89,10 @@ class ActorObjects:
     def address(self) -> str:
         return self._objects.address
 
+    @property
+    def at_once(self) -> int:
+        return self._objects.at_once
+
     def read(self, name: str) -> Stored:
         return self._do("read", name, lambda: self._objects.read(name))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.contract.manifest import Head
+from orchestrator.contract.manifest import FileEntry, Head
 from orchestrator.store.objects import AlreadyExists, Conflict, NotFound, ObjectStore, Stored, StoreUnavailable
 from orchestrator.store.run_store import RunStore
 
@@ -41,6 +41,10 @@ class LostResponses:
     def address(self) -> str:
         return self._store.address
 
+    @property
+    def at_once(self) -> int:
+        return self._store.at_once
+
     def read(self, name: str) -> Stored:
         return self._store.read(name)
 
@@ -58,6 +62,12 @@ class LostResponses:
 
     def children(self, prefix: str) -> list[str]:
         return self._store.children(prefix)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return self._store.sizes(prefix)
+
+    def files(self, prefix: str) -> dict[str, FileEntry]:
+        return self._store.files(prefix)
 
     def delete(self, prefix: str) -> None:
         self._store.delete(prefix)
@@ -130,6 +140,18 @@ class StoreConformance:
             store.create(name, b"x")
         assert store.children("run/") == ["a", "b"]
         assert store.children("nothing/") == []
+
+    def test_sizes_and_hashes_of_files_are_by_the_path_below_a_prefix(self, store: ObjectStore) -> None:
+        for name, data in (("run/a/x", b"123"), ("run/a/d/y", b""), ("run/ab", b"1")):
+            store.create(name, data)
+        assert store.sizes("run/a/") == {"x": 3, "d/y": 0}
+        assert store.sizes("nothing/") == {}
+        before = store.files("run/a/")
+        assert {name: entry.size for name, entry in before.items()} == {"x": 3, "d/y": 0}
+        store.overwrite("run/a/x", b"124")
+        after = store.files("run/a/")
+        assert after["x"].differs(before["x"])
+        assert not after["d/y"].differs(before["d/y"])
 
     def test_a_fresh_store_holds_nothing(self, store: ObjectStore) -> None:
         store.create("run/a", b"x")

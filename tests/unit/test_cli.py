@@ -90,7 +90,9 @@ def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch, moved: RunFactory) -> No
 def test_no_store_is_named(folder: CliFolder) -> None:
     result = everstep("status")
     assert result.exit_code == 2
-    assert error_line(result).startswith("no store was named: pass --store FOLDER, set EVERSTEP_STORE")
+    assert error_line(result).startswith(
+        "no store was named: pass --store with a folder or gs:// address, set EVERSTEP_STORE"
+    )
 
 
 def test_a_store_that_is_not_there_is_unreachable(folder: CliFolder) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from orchestrator.contract.base import sha256_of
 from orchestrator.contract.event import Event
 from orchestrator.contract.recipe import Recipe
 from orchestrator.store.local import LocalStore
-from orchestrator.store.objects import NotFound, Stored
+from orchestrator.store.objects import NotFound
 from tests.unit.cli_folder import PLACEMENTS, RECIPE, CliFolder, error_line, everstep, outcome
 
 
@@ -114,40 +115,18 @@ def test_a_changed_policy_names_the_command_that_changes_it(folder: CliFolder) -
     assert "everstep policy demo --from run.yaml" in error_line(folder.submit())
 
 
-class DiesAfter:
-    """A store whose writer dies after some writes."""
+class DiesAfter(LocalStore):
+    """A folder whose writer is killed after so many creations."""
 
-    def __init__(self, inner: LocalStore, writes: int) -> None:
-        self.inner = inner
+    def __init__(self, root: Path, writes: int) -> None:
+        super().__init__(root)
         self.writes = writes
-
-    @property
-    def address(self) -> str:
-        return self.inner.address
-
-    def read(self, name: str) -> Stored:
-        return self.inner.read(name)
 
     def create(self, name: str, data: bytes) -> str:
         if self.writes == 0:
             raise KeyboardInterrupt
         self.writes -= 1
-        return self.inner.create(name, data)
-
-    def swap(self, name: str, data: bytes, *, generation: str) -> str:
-        return self.inner.swap(name, data, generation=generation)
-
-    def overwrite(self, name: str, data: bytes) -> None:
-        self.inner.overwrite(name, data)
-
-    def names(self, prefix: str) -> list[str]:
-        return self.inner.names(prefix)
-
-    def children(self, prefix: str) -> list[str]:
-        return self.inner.children(prefix)
-
-    def delete(self, prefix: str) -> None:
-        self.inner.delete(prefix)
+        return super().create(name, data)
 
 
 def checked(folder: CliFolder, *, now: float = 1000.0) -> Submission:
@@ -162,7 +141,7 @@ WRITES = 7
 def test_a_submit_that_died_anywhere_is_finished_by_the_same_command(folder: CliFolder, writes: int) -> None:
     store = LocalStore(folder.path / "store")
     with pytest.raises(KeyboardInterrupt):
-        submission.create(checked(folder), DiesAfter(store, writes))
+        submission.create(checked(folder), DiesAfter(folder.path / "store", writes))
     if writes < WRITES - 1:
         with pytest.raises(NotFound):
             folder.store.run()
@@ -173,9 +152,8 @@ def test_a_submit_that_died_anywhere_is_finished_by_the_same_command(folder: Cli
 
 
 def test_what_an_unfinished_submit_of_another_recipe_left_is_not_mixed_in(folder: CliFolder) -> None:
-    store = LocalStore(folder.path / "store")
     with pytest.raises(KeyboardInterrupt):
-        submission.create(checked(folder), DiesAfter(store, 4))
+        submission.create(checked(folder), DiesAfter(folder.path / "store", 4))
     folder.stage["steps"] = 13
     result = folder.submit()
     assert result.exit_code == 2
@@ -199,7 +177,7 @@ def test_an_event_of_another_writer_is_not_replaced(folder: CliFolder) -> None:
         ("run", {"trainer": "python"}, "run.yaml: trainer: must be a list (found 'python')"),
         ("run", {"trainer": []}, "run.yaml: trainer: needs at least one entry"),
         ("run", {"store": ""}, "run.yaml: store: must not be empty (found '')"),
-        ("run", {"store": "gs://bucket/runs"}, "keeps runs in folders only; name a folder"),
+        ("run", {"store": "s3://bucket/runs"}, "there are folders and gs:// buckets, no s3:"),
         ("run", {"recipe": "none.yaml"}, "none.yaml: no such file; `everstep init FOLDER` writes an example"),
         ("run", {"policy": {"placements": []}}, "run.yaml: policy.placements: needs at least one entry"),
         ("run", {"leaf_plans": {"tpu7x": {}}}, "leaf_plans.tpu7x: no generation 'tpu7x'; there are cpu"),

@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
@@ -19,7 +18,7 @@ from orchestrator.contract.ledger import Fingerprint
 from orchestrator.contract.manifest import Head, Manifest, manifest_name
 from orchestrator.store.objects import Conflict, StoreUnavailable
 from orchestrator.store.run_store import RunStore, Versioned
-from trainer.checkpoint.verify import Checksums, array_entries, file_entries, hash_of_params
+from trainer.checkpoint.verify import Checksums, array_entries, hash_of_params
 
 PATIENCE = 120.0
 """Seconds for which a store that does not answer is asked again."""
@@ -76,7 +75,6 @@ class Committer:
         store: RunStore,
         *,
         origin: Origin,
-        root: Path,
         head: Versioned[Head],
         parent: str | None,
         close_ledger: Callable[[], None],
@@ -84,7 +82,6 @@ class Committer:
     ) -> None:
         self._store = store
         self._origin = origin
-        self._root = root
         self._generation = head.generation
         self._parent = parent
         self._close_ledger = close_ledger
@@ -101,7 +98,6 @@ class Committer:
         Raises:
             Fenced: head was changed by somebody else.
             StoreError: not now; nothing was committed.
-            OSError: the checkpoint's files cannot be read back.
         """
         self._close_ledger()  # no checkpoint is newer than the records that lead to it
         if not self.has_manifest(written.next_step):
@@ -130,7 +126,7 @@ class Committer:
     def _manifest(self, written: Written) -> Manifest:
         origin, spec = self._origin, self._origin.spec
         folder = f"checkpoints/{manifest_name(written.next_step, spec.attempt)}"
-        files = file_entries(self._root / folder)
+        files = self._store.checkpoint_files(folder)
         now = time.time()
         return Manifest(
             run=spec.run,

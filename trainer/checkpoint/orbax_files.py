@@ -3,7 +3,8 @@
 A checkpointer is made for each save and dropped with it, so that a failed save leaves nothing behind. Barriers of a
 save go through the coordination service (``active_processes`` says so), never through the devices, and bear a label
 that no other save has. A restore has none at all: each process reads what its devices hold, and whether all succeeded
-is for the caller to agree on. Retention and the choice of a step are not Orbax's business here.
+is for the caller to agree on. Retention and the choice of a step are not Orbax's business here. A folder is named by
+its path or its ``gs://`` address.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp  # type: ignore[import-untyped]
+from etils import epath  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 Tree = Any
@@ -24,6 +26,10 @@ SUBFOLDER = "state"
 """Inside a checkpoint's folder, so that a half-written one is inside it too and is deleted with it."""
 SAVE_SECONDS = 1200
 """For all processes to write their parts."""
+
+
+class NotAsAsked(ValueError):
+    """An array is missing, or has another shape or dtype than asked for."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,13 @@ class PendingSave:
             self._checkpointer.close()
 
 
-def save(folder: Path, state: Tree, *, label: str, meet: Meet | None = None) -> PendingSave:
+def prepare(folder: str) -> None:
+    """Make a folder for a save; a bucket has none to make. Raises OSError."""
+    if "://" not in folder:
+        Path(folder).mkdir(parents=True)
+
+
+def save(folder: str, state: Tree, *, label: str, meet: Meet | None = None) -> PendingSave:
     """Start writing ``state``; returns once it was copied from the devices. All processes call it.
 
     ``meet`` is how processes that have written wait for the others; None: Orbax's own way, with a deadline only.
@@ -54,15 +66,16 @@ def save(folder: Path, state: Tree, *, label: str, meet: Meet | None = None) -> 
             primary_host=0, active_processes=set(processes), barrier_sync_key_prefix=label
         ),
     )
-    checkpointer.save(folder / SUBFOLDER, args=ocp.args.PyTreeSave(state))
+    checkpointer.save(epath.Path(folder) / SUBFOLDER, args=ocp.args.PyTreeSave(state))
     return PendingSave(checkpointer)
 
 
-def restore(folder: Path, abstract: Tree) -> Tree:
+def restore(folder: str, abstract: Tree) -> Tree:
     """Read the arrays that ``abstract`` names (ShapeDtypeStruct with shardings): a whole state or a part of it.
 
     Raises:
-        ValueError: an array is missing, or has another shape or dtype than asked for; names its path.
+        NotAsAsked: names an array's path.
+        Exception: whatever Orbax raises when files are damaged or storage does not answer.
     """
     # a dtype, here or in the wanted tree, would make Orbax cast instead of letting a wrong one be seen
     how = jax.tree.map(lambda a: ocp.ArrayRestoreArgs(sharding=a.sharding, global_shape=a.shape), abstract)
@@ -71,30 +84,30 @@ def restore(folder: Path, abstract: Tree) -> Tree:
     return found
 
 
-def read_array(folder: Path, path: str) -> NDArray[Any]:
-    """One whole array, as it was written. Raises ValueError: it is not there."""
+def read_array(folder: str, path: str) -> NDArray[Any]:
+    """One whole array, as it was written. Raises as ``restore``."""
     wanted: Tree = ...
     how: Tree = ocp.RestoreArgs(restore_type=np.ndarray)
     for key in reversed(path.split("/")):
         wanted, how = {key: wanted}, {key: how}
     (found,) = jax.tree.leaves(_read(folder, wanted, how))
     if not isinstance(found, np.ndarray | np.generic):
-        raise ValueError(f"{folder}: array {path} is missing")
+        raise NotAsAsked(f"array {path} is missing")
     return np.asarray(found)
 
 
-def _read(folder: Path, wanted: Tree, how: Tree) -> Tree:
+def _read(folder: str, wanted: Tree, how: Tree) -> Tree:
     alone = jax.process_index()
     options = ocp.options.MultiprocessingOptions(primary_host=alone, active_processes={alone})
     handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
     arguments = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
     with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
-        return reader.restore(folder / SUBFOLDER, args=arguments)
+        return reader.restore(epath.Path(folder) / SUBFOLDER, args=arguments)
 
 
 def _check(path: tuple[Any, ...], wanted: jax.ShapeDtypeStruct, found: Any) -> None:
     name = "/".join(str(key.key) for key in path)
     if not isinstance(found, jax.Array):  # a partial restore leaves what is not there as it was
-        raise ValueError(f"array {name} is missing")
+        raise NotAsAsked(f"array {name} is missing")
     if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
-        raise ValueError(f"array {name} is {found.dtype}{list(found.shape)}, not {wanted.dtype}{list(wanted.shape)}")
+        raise NotAsAsked(f"array {name} is {found.dtype}{list(found.shape)}, not {wanted.dtype}{list(wanted.shape)}")

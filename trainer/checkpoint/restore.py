@@ -8,7 +8,6 @@ and the checkpoint stays.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import jax
@@ -75,8 +74,6 @@ class Restorer:
     stage_first_step: int
     program: Program
     peers: Agreement
-    root: Path
-    """The run's directory."""
     log: Callable[[str], None]
 
     def newest(self) -> Restored:
@@ -163,17 +160,19 @@ class Restorer:
 
     def _read(self, manifest: Manifest, wanted: Tree) -> tuple[str, Tree]:
         """(what is wrong with the files, or nothing; the state)."""
-        folder = self.root / manifest.folder
-        problem = missing_or_resized(manifest, folder)
+        problem = missing_or_resized(manifest, self.store.checkpoint_sizes(manifest.folder))
         if problem is not None:
             return problem, None
         try:
-            return "", jax.block_until_ready(orbax_files.restore(folder, wanted))
-        except READ_ERRORS as error:
-            problem = changed_file(manifest, folder)
-            if problem is None and not isinstance(error, (ValueError, KeyError)):
+            address = self.store.checkpoint_address(manifest.folder)
+            return "", jax.block_until_ready(orbax_files.restore(address, wanted))
+        except orbax_files.NotAsAsked as error:
+            return changed_file(manifest, self.store) or f"its files are as they were written, but {error}", None
+        except READ_ERRORS:
+            problem = changed_file(manifest, self.store)
+            if problem is None:
                 raise
-            return problem or f"its files are as they were written, but {' '.join(str(error).split()):.300}", None
+            return problem, None
 
     def _fitting(self, manifest: Manifest, wanted: Tree) -> list[str]:
         """The paths of ``wanted``, all of which the manifest has with that dtype and shape."""

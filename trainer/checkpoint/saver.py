@@ -5,15 +5,15 @@ Orbax for one that cannot; how it ended is process 0's word too, since that one 
 its part says so at once, and the others stop waiting for it.
 """
 
-import shutil
 import threading
 import time
 from dataclasses import asdict, dataclass
 from json import dumps, loads
-from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.contract.manifest import manifest_name
+from orchestrator.store.objects import StoreError
+from orchestrator.store.run_store import RunStore
 from trainer.checkpoint import orbax_files
 from trainer.checkpoint.commit import Committer, Fenced, Written
 from trainer.checkpoint.verify import Checksums
@@ -50,9 +50,9 @@ class Outcome:
 class Saver:
     """The saves of one attempt in one process; ``committer`` is process 0's."""
 
-    def __init__(self, peers: Agreement, *, root: Path, attempt: int, committer: Committer | None) -> None:
+    def __init__(self, peers: Agreement, *, store: RunStore, attempt: int, committer: Committer | None) -> None:
         self._peers = peers
-        self._root = root
+        self._store = store
         self._attempt = attempt
         self._committer = committer
         self._thread: threading.Thread | None = None
@@ -106,21 +106,20 @@ class Saver:
         said = self._peers.from_first("save outcome", dumps(asdict(own)), seconds=SAVE_SECONDS)
         return Outcome(**loads(said))
 
-    def _folder(self, next_step: int) -> Path:
-        return self._root / "checkpoints" / manifest_name(next_step, self._attempt)
+    def _folder(self, next_step: int) -> str:
+        return f"checkpoints/{manifest_name(next_step, self._attempt)}"
 
     def _prepare(self, next_step: int) -> str:
-        """Process 0 makes the folder, and says in one word or line whether all may go on."""
+        """Process 0 makes room, and says in one word or line whether all may go on."""
         if self._committer is None:
             return ""
         if self._committer.has_manifest(next_step):
             return COMMIT
         folder = self._folder(next_step)
         try:
-            if folder.is_dir():  # of a save of this attempt that failed
-                shutil.rmtree(folder)
-            folder.mkdir(parents=True)
-        except OSError as error:
+            self._store.delete_checkpoint(folder)  # of a save of this attempt that failed
+            orbax_files.prepare(self._store.checkpoint_address(folder))
+        except (OSError, StoreError) as error:
             return _one_line(error)
         return WRITE
 
@@ -128,7 +127,7 @@ class Saver:
         def meet(point: str, seconds: float) -> None:
             self._peers.meet(label, point, seconds=seconds)
 
-        return orbax_files.save(self._folder(next_step), state, label=label, meet=meet)
+        return orbax_files.save(self._store.checkpoint_address(self._folder(next_step)), state, label=label, meet=meet)
 
     def _complete(self, pending: orbax_files.PendingSave | None, written: Written, label: str) -> None:
         step = written.next_step

@@ -1,6 +1,6 @@
 """Reading a checkpoint back beside the run, to prove it or to put it aside.
 
-    python -m trainer.checkpoint.scrub --store <folder> --run <name> --manifest <name>
+    python -m trainer.checkpoint.scrub --store <address> --run <name> --manifest <name>
 
 One process, any machine, no accelerator: files are hashed, then arrays are read one at a time and their checksums
 computed by the contract's own reference, which shares no code with the devices'. Exit 0: proven; 1: it is not whole
@@ -11,27 +11,26 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 
 from orchestrator.contract.checksum import checksum
 from orchestrator.contract.manifest import Manifest, Proof, Quarantine
-from orchestrator.store.local import LocalStore
 from orchestrator.store.objects import StoreError
+from orchestrator.store.opening import open_objects
 from orchestrator.store.run_store import RunStore
 from trainer.checkpoint import orbax_files
 from trainer.checkpoint.verify import changed_file, differing_arrays
 
 
-def scrub(store: RunStore, manifest: Manifest, *, root: Path) -> str | None:
+def scrub(store: RunStore, manifest: Manifest) -> str | None:
     """Write the proof, or the quarantine and return what is wrong.
 
     Raises:
         StoreError, OSError: not now; nothing was found out.
         ValueError: it was deleted, before or meanwhile.
     """
-    problem = problem_of(manifest, root / manifest.folder)
+    problem = problem_of(manifest, store)
     if problem is not None and manifest.name in store.tombstones():
         raise ValueError("retention has deleted it")
     now = time.time()
@@ -43,16 +42,16 @@ def scrub(store: RunStore, manifest: Manifest, *, root: Path) -> str | None:
     return problem
 
 
-def problem_of(manifest: Manifest, folder: Path) -> str | None:
+def problem_of(manifest: Manifest, store: RunStore) -> str | None:
     """What is wrong with a checkpoint; host memory: its largest array."""
-    problem = changed_file(manifest, folder)
+    problem = changed_file(manifest, store)
     if problem is not None:
         return problem
     for path in manifest.arrays:
         try:
-            array = orbax_files.read_array(folder, path)
-        except (ValueError, KeyError) as error:
-            return f"its files are as they were written, but {' '.join(str(error).split()):.300}"
+            array = orbax_files.read_array(store.checkpoint_address(manifest.folder), path)
+        except orbax_files.NotAsAsked as error:
+            return f"its files are as they were written, but {error}"
         found = {path: (array.dtype.name, array.shape, checksum(array))}
         problem = differing_arrays(manifest, found, paths=[path])
         if problem is not None:
@@ -63,13 +62,13 @@ def problem_of(manifest: Manifest, folder: Path) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m trainer.checkpoint.scrub", description=__doc__)
-    for name, what in (("store", "the store's folder"), ("run", "the run"), ("manifest", "the checkpoint")):
+    for name, what in (("store", "its folder or gs:// address"), ("run", "the run"), ("manifest", "the checkpoint")):
         parser.add_argument(f"--{name}", required=True, help=what)
     asked = parser.parse_args(arguments)
     jax.config.update("jax_platforms", "cpu")  # never take the accelerator from the run
     try:
-        store = RunStore(LocalStore(Path(asked.store), make=False), asked.run)
-        problem = scrub(store, store.manifest(asked.manifest), root=Path(asked.store) / asked.run)
+        store = RunStore(open_objects(asked.store), asked.run)
+        problem = scrub(store, store.manifest(asked.manifest))
     except (StoreError, OSError, ValueError) as error:
         print(f"everstep: {asked.manifest} could not be read: {error}", file=sys.stderr)
         return 1

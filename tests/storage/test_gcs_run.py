@@ -1,0 +1,52 @@
+"""A whole run whose store is a bucket, on a network that fails now and then."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.local.person import Person
+from tests.local.test_survival import RECIPE, RUN
+from tests.storage.fault_proxy import none_at_all, now_and_then
+from tests.storage.gcs_server import GcsServer
+
+pytestmark = pytest.mark.timeout(900)
+
+SEED = 20261130
+
+
+@pytest.fixture
+def person(server: GcsServer, address: str, tmp_path: Path) -> Iterator[Person]:
+    for name in ("data", "fleet"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "fleet" / "fleet.yaml").write_text(
+        "pools: [{name: main, generation: local-a, hosts: 2, devices_per_host: 2}]\n"
+    )
+    (tmp_path / "run.yaml").write_text(RUN.replace("store: store", f"store: {address}"))
+    (tmp_path / "recipe.yaml").write_text(re.sub("steps: [0-9]+", "steps: 120", RECIPE))
+    tokens = np.random.default_rng(7).integers(0, 64, 32 * 500).astype("<u4")
+    tokens.tofile(tmp_path / "data" / "some.tokens")
+    person = Person(tmp_path, "survivor", store=address)
+    yield person
+    server.proxy.choose = none_at_all
+    person.leaves()
+
+
+def test_a_run_in_a_bucket_survives_a_lost_host_and_lost_responses_bit_for_bit(
+    person: Person, server: GcsServer
+) -> None:
+    server.proxy.choose = now_and_then(SEED, share=0.02, kinds=("429", "503", "lost", "cut", "refused"))
+    person.types("submit", "run.yaml")
+    person.waits(lambda row: row["placement"] == "full" and row["next_step"] >= 12)
+    person.types("drill", "shrink", "main", "--keep", "1", "--fleet", "fleet")
+    person.waits(lambda row: row["state"] == "complete")
+
+    assert len(server.proxy.faults()) >= 5, "the network was not bad enough to show anything"
+    certificate = person.reads("certificate", "survivor")
+    assert certificate["held"], certificate["claims"]
+    proof = certificate["verification"]
+    assert proof["verdict"] == "equal", proof["sentence"]
+    assert proof["replayed_steps"] > 0
+    assert [entry["placement"] for entry in proof["attempt_records"]] == ["full", "half"]
