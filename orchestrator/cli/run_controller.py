@@ -11,6 +11,7 @@ from types import FrameType
 import click
 
 from orchestrator.backends.local.backend import LocalBackend
+from orchestrator.backends.local.preparer import LocalPreparer
 from orchestrator.backends.local.prover import LocalProver
 from orchestrator.cli.controllers import how_to_start, leader_of, leading
 from orchestrator.cli.errors import INTERRUPTED
@@ -36,7 +37,7 @@ LOOK_AT_FOLDER, LOOK_AT_BUCKET = 0.2, 1.0
 
 @contextlib.contextmanager
 def wired(store: RunStore, *, clock: SystemClock, say: Say = lambda line: None) -> Iterator[Controller]:
-    """A controller for a run on its local fleet; what it started to read checkpoints back ends with it.
+    """A controller for a run on its local fleet; what it started beside the run ends with it.
 
     Raises:
         ContractError: the fleet's description is missing or wrong.
@@ -44,11 +45,20 @@ def wired(store: RunStore, *, clock: SystemClock, say: Say = lambda line: None) 
     run = store.run()
     backend = LocalBackend(fleet=Path(run.fleet), store_address=store.objects.address, run=run.name, zygote=run.zygote)
     observer = Observer(store, backend, clock)
+    logs = Path(run.fleet) / "controllers"
     prover = LocalProver(
         command=run.scrub,
         store_address=store.objects.address,
         run=run.name,
-        log=Path(run.fleet) / "controllers" / f"{run.name}-scrub.log",
+        log=logs / f"{run.name}-scrub.log",
+        monotonic=clock.monotonic,
+    )
+    preparer = LocalPreparer(
+        command=run.prepare,
+        store_address=store.objects.address,
+        run=run.name,
+        fleet=Path(run.fleet),
+        log=logs / f"{run.name}-prepare.log",
         monotonic=clock.monotonic,
     )
     effects = Effects(
@@ -56,6 +66,7 @@ def wired(store: RunStore, *, clock: SystemClock, say: Say = lambda line: None) 
         store=store,
         backend=backend,
         prover=prover,
+        preparer=preparer,
         certify=lambda complete: certify(complete, say=say),
         clock=clock,
     )
@@ -65,6 +76,7 @@ def wired(store: RunStore, *, clock: SystemClock, say: Say = lambda line: None) 
             name=name, store=store, observer=observer, effects=effects, sweeper=Sweeper(store), clock=clock
         )
     finally:
+        preparer.close()
         prover.close()
 
 

@@ -47,6 +47,8 @@ class RunFile(Part):
     """The command that checks leaf plans; without it, Everstep's own for Everstep's own trainer; []: none."""
     scrub: tuple[str, ...] | None = None
     """The command that reads a checkpoint back; without it, Everstep's own with this Python; []: none."""
+    prepare: tuple[str, ...] | None = None
+    """The command that compiles ahead; without it, Everstep's own for Everstep's own trainer; []: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,7 @@ class RunDescription:
     trainer: tuple[str, ...]
     check: tuple[str, ...]
     scrub: tuple[str, ...]
+    prepare: tuple[str, ...]
     zygote: str | None
 
     @property
@@ -98,6 +101,7 @@ def read_run(path: Path, *, name: str | None = None, store: str | None = None) -
         trainer=file.trainer or (*python, "trainer.train"),
         zygote=file.zygote or (None if file.trainer else "trainer.zygote:trainer.train"),
         check=file.check if file.check is not None else () if file.trainer else (*python, "trainer.check"),
+        prepare=file.prepare if file.prepare is not None else () if file.trainer else (*python, "trainer.prepare"),
         scrub=(*python, "trainer.checkpoint.scrub") if file.scrub is None else file.scrub,
     )
 

@@ -67,6 +67,7 @@ def check(
         trainer=description.trainer,
         check=description.check,
         scrub=description.scrub,
+        prepare=description.prepare,
         zygote=description.zygote,
         submitted_at=now,
         by=by,
@@ -171,7 +172,7 @@ def _compare(submission: Submission, store: RunStore, there: Run) -> None:
         )
     changed = [
         field
-        for field in ("fleet", "data_root", "trainer", "check", "scrub", "zygote")
+        for field in ("fleet", "data_root", "trainer", "check", "scrub", "prepare", "zygote")
         if getattr(there, field) != getattr(submission.run, field)
     ]
     changed += [f"leaf_plans.{plan.generation}" for plan in submission.leaf_plans if not _same_plan(store, plan)]

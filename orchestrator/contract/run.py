@@ -103,6 +103,8 @@ class Policy(Document):
     """For ``bounded``: |Δ loss| allowed a step between different fingerprints."""
     witness_steps: Annotated[int, Field(ge=0)] = 2
     """Steps a drained attempt runs beyond its drain checkpoint, so that the move can be proven."""
+    prepare: bool = True
+    """Compile, beside the run, for the placements that may come next."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -164,6 +166,9 @@ class Run(Document):
     checkpoints are proven by restores only, and the last one by none."""
     check: tuple[str, ...] = ()
     """The command that answers a ``leaf-plan-check``; empty: leaf plans are not checked before the trainer has them."""
+    prepare: tuple[str, ...] = ()
+    """The command that compiles for a placement before it is needed; called with --store, --run, --revision, --stage
+    and --placement. Empty: nothing is compiled ahead."""
     zygote: str | None = None
     """``<module>:<trainer module>``: agents start the module once and let it fork trainers whose command is
     ``python -m <trainer module>``; None: every trainer starts in a fresh interpreter."""

@@ -14,7 +14,7 @@ from orchestrator.contract.manifest import Head
 from orchestrator.contract.run import Policy, Revision, Run
 from orchestrator.controller.clock import Clock
 from orchestrator.controller.prior import freeze
-from orchestrator.fleet.backend import Backend
+from orchestrator.fleet.backend import Ahead, Backend
 from orchestrator.fleet.observation import Observation
 from orchestrator.planner.history import History
 from orchestrator.store.objects import Conflict, NotFound
@@ -29,6 +29,14 @@ class Prover(Protocol):
         ...
 
 
+class Preparer(Protocol):
+    """Compiles beside the run what launches that may come would compile."""
+
+    def prepare(self, wanted: Sequence[Ahead]) -> None:
+        """Start the first that is not done, unless one is at work; returns at once."""
+        ...
+
+
 class Effects:
     """Brings store and fleet to where the log says they should be."""
 
@@ -39,6 +47,7 @@ class Effects:
         store: RunStore,
         backend: Backend,
         prover: Prover,
+        preparer: Preparer,
         certify: Callable[[RunStore], None],
         clock: Clock,
     ) -> None:
@@ -46,6 +55,7 @@ class Effects:
         self._store = store
         self._backend = backend
         self._prover = prover
+        self._preparer = preparer
         self._certify = certify
         self._clock = clock
 
@@ -76,6 +86,10 @@ class Effects:
     def prepare(self, hosts: Sequence[HostRef], *, from_attempt: int) -> None:
         """Bring up agents where an attempt may run next, so that the switch finds them ready."""
         self._backend.ensure_agents(hosts, from_attempt=from_attempt)
+
+    def compile_ahead(self, wanted: Sequence[Ahead]) -> None:
+        """Fill the compile cache for launches that may come; goes on beside the run."""
+        self._preparer.prepare(wanted)
 
     def _fence(self, history: History) -> None:
         assert history.fence is not None

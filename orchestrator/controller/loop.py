@@ -17,7 +17,7 @@ from orchestrator.controller.observe import Observer
 from orchestrator.controller.sweep import Sweeper
 from orchestrator.fleet.backend import BackendUnavailable
 from orchestrator.fleet.observation import Observation
-from orchestrator.planner.choice import better_than_here, whole_placements
+from orchestrator.planner.choice import better_than_here, may_come_next, whole_placements
 from orchestrator.planner.decide import decide
 from orchestrator.planner.decision import Decision, Facts, Wait
 from orchestrator.planner.history import History, fold
@@ -143,10 +143,12 @@ class Controller:
         return self._recipes[revision]
 
     def _prepare(self, facts: Facts) -> None:
-        """Make before break: agents of a better placement come up while the attempt still runs elsewhere."""
+        """Make before break: agents of a better placement come up while the attempt still runs elsewhere, and what any
+        next launch would compile is compiled."""
         choice = better_than_here(facts)
         if choice is not None:
             self._effects.prepare(choice.hosts, from_attempt=facts.history.next_attempt)
+        self._effects.compile_ahead(may_come_next(facts))
 
     def _event(self, decision: Decision) -> Event:
         history = self.history

@@ -1,10 +1,21 @@
 """What the controller asks of a backend: to say what hosts there are, and to put agents on them and take them away."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.contract.attempt import HostRef
+from orchestrator.contract.run import Placement
 from orchestrator.fleet.observation import HostView
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ahead:
+    """A launch that may come: what its trainers would compile can be compiled before."""
+
+    revision: int
+    stage: str
+    placement: Placement
 
 
 class BackendUnavailable(Exception):

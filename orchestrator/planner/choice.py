@@ -6,6 +6,7 @@ from math import inf
 
 from orchestrator.contract.attempt import HostRef
 from orchestrator.contract.run import Budgets, Placement
+from orchestrator.fleet.backend import Ahead
 from orchestrator.fleet.observation import HostView
 from orchestrator.planner.decision import Facts
 from orchestrator.planner.history import History
@@ -113,6 +114,21 @@ def better_than_here(facts: Facts) -> Choice | None:
         return None
     here = rank(facts, attempt.stage, attempt.placement.name)
     return choice if rank(facts, attempt.stage, choice.placement.name) < here else None
+
+
+def may_come_next(facts: Facts) -> tuple[Ahead, ...]:
+    """Launches that may follow the live attempt, this stage's first; none before its first new step."""
+    attempt, history = facts.seen.attempt, facts.history
+    if attempt is None or not history.live or not history.first_new_step or not facts.policy.prepare:
+        return ()
+    names = [stage.name for stage in facts.recipe.stages]
+    here = names.index(attempt.stage)
+    return tuple(
+        Ahead(revision=history.revision, stage=stage, placement=placement)
+        for stage in names[here : here + 2]
+        for placement in facts.policy.legal_for(facts.recipe, stage)
+        if (stage, placement) != (attempt.stage, attempt.placement)
+    )
 
 
 def whole_placements(facts: Facts) -> tuple[str, ...]:

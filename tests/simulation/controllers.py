@@ -1,6 +1,6 @@
 """The real controller inside a simulation: woken by the timeline, killed or paused between any two operations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.contract.manifest import Proof, Quarantine
@@ -8,6 +8,7 @@ from orchestrator.controller.effects import Effects
 from orchestrator.controller.loop import Controller
 from orchestrator.controller.observe import Observer
 from orchestrator.controller.sweep import Sweeper
+from orchestrator.fleet.backend import Ahead
 from orchestrator.store.objects import StoreUnavailable
 from orchestrator.store.run_store import RunStore
 from tests.simulation.fleet import SimBackend
@@ -100,6 +101,7 @@ class SimController:
                 store=store,
                 backend=backend,
                 prover=SimProver(world, self.guard),
+                preparer=SimPreparer(),
                 certify=self._certify,
                 clock=self.clock,
             ),
@@ -146,6 +148,12 @@ class SimController:
     def _certify(self, _store: RunStore) -> None:
         self.guard.before("certify", "")
         self.world.certified = True
+
+
+class SimPreparer:
+    """Compiling ahead changes nothing that a simulation sees."""
+
+    def prepare(self, wanted: Sequence[Ahead]) -> None: ...
 
 
 class SimProver:

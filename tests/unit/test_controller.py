@@ -14,7 +14,7 @@ from orchestrator.controller.loop import Controller
 from orchestrator.controller.observe import Observer
 from orchestrator.controller.prior import freeze
 from orchestrator.controller.sweep import Sweeper
-from orchestrator.fleet.backend import BackendUnavailable
+from orchestrator.fleet.backend import Ahead, BackendUnavailable
 from orchestrator.fleet.observation import AgentView, HostView
 from orchestrator.store.memory import MemoryStore
 from orchestrator.store.objects import Stored, StoreUnavailable
@@ -133,6 +133,7 @@ class Bench:
         self.fleet = Fleet(self.store.name)
         self.clock = Clock(self.run)
         self.asked_to_prove: list[str] = []
+        self.compiled_ahead: list[list[str]] = []
         self.certified = 0
 
     def controller(self, name: str = "one") -> Controller:
@@ -145,6 +146,7 @@ class Bench:
                 store=self.store,
                 backend=self.fleet,
                 prover=self,
+                preparer=self,
                 certify=self._certify,
                 clock=self.clock,
             ),
@@ -166,6 +168,9 @@ class Bench:
             if looked != "acted":
                 return looked
         raise AssertionError("it never settles")
+
+    def prepare(self, wanted: Sequence[Ahead]) -> None:
+        self.compiled_ahead.append([f"{ahead.stage} on {ahead.placement.name}" for ahead in wanted])
 
     def _certify(self, store: RunStore) -> None:
         assert store is self.store
@@ -433,6 +438,18 @@ def test_the_last_checkpoint_is_read_back_however_its_attempt_ended(proven: bool
     bench.run.launch("full").train(6).commit(proven=True).train(12 if finished else 10).commit(proven=proven).die()
     bench.settle(bench.controller())
     assert bool(bench.asked_to_prove) == asked
+
+
+def test_while_a_run_trains_what_may_come_next_is_compiled() -> None:
+    bench = Bench()
+    bench.fleet.ensure_agents(list(bench.fleet.views), from_attempt=1)
+    bench.run.launch("full")
+    controller = bench.controller()
+    bench.settle(controller)
+    assert bench.compiled_ahead[-1] == [], "nothing before the first new step"
+    bench.run.attempts[0].train(2)
+    bench.settle(controller)
+    assert bench.compiled_ahead[-1][0] == f"{bench.run.recipe.stages[0].name} on quarter"
 
 
 def test_checkpoints_are_read_back_beside_the_run_when_enough_are_unproven() -> None:

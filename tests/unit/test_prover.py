@@ -27,13 +27,13 @@ class Bench:
 
     @property
     def child(self) -> int | None:
-        child = self.prover._child
-        return None if child is None else child.pid
+        return self.prover._child.pid
 
     def end(self) -> None:
         """Wait for the child to end by itself."""
-        assert self.prover._child is not None
-        self.prover._child.wait(30)
+        child = self.prover._child._child
+        assert child is not None
+        child.wait(30)
 
     @property
     def starts(self) -> list[str]:
@@ -60,7 +60,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_child_that_will_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.backends.local.prover.END_TIMEOUT", 0.05)
+    monkeypatch.setattr("orchestrator.backends.local.background.END_TIMEOUT", 0.05)
     deaf = tmp_path / "deaf"
     os.mkfifo(deaf)
     code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(deaf)!r}, 'w'); signal.pause()"

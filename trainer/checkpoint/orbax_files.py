@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp  # type: ignore[import-untyped]
-from etils import epath  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 Tree = Any
@@ -66,7 +65,7 @@ def save(folder: str, state: Tree, *, label: str, meet: Meet | None = None) -> P
             primary_host=0, active_processes=set(processes), barrier_sync_key_prefix=label
         ),
     )
-    checkpointer.save(epath.Path(folder) / SUBFOLDER, args=ocp.args.PyTreeSave(state))
+    checkpointer.save(f"{folder}/{SUBFOLDER}", args=ocp.args.PyTreeSave(state))
     return PendingSave(checkpointer)
 
 
@@ -102,7 +101,7 @@ def _read(folder: str, wanted: Tree, how: Tree) -> Tree:
     handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
     arguments = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
     with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
-        return reader.restore(epath.Path(folder) / SUBFOLDER, args=arguments)
+        return reader.restore(f"{folder}/{SUBFOLDER}", args=arguments)
 
 
 def _check(path: tuple[Any, ...], wanted: jax.ShapeDtypeStruct, found: Any) -> None:
