@@ -21,6 +21,7 @@ from pydantic import Field
 from orchestrator.agent.process import ProcessIdentity
 from orchestrator.contract.attempt import HostRef
 from orchestrator.contract.base import Document
+from orchestrator.contract.names import Location, Name
 
 _LOCK_LAYOUT = "hhqqi4x"
 """``struct flock`` with 64-bit offsets: type, whence, start, length, pid, padding."""
@@ -31,8 +32,8 @@ class AgentRecord(Document):
 
     KIND: ClassVar[str] = "agent"
 
-    run: str
-    store: str
+    run: Name
+    store: Location
     from_attempt: Annotated[int, Field(gt=0)]
     process: ProcessIdentity | None
     """None: the lock is taken and the agent is about to be started."""

@@ -9,6 +9,8 @@
 
 import click
 
+from orchestrator.contract.text import one_line
+
 DOES_NOT_HOLD = 1
 BAD_INPUT = 2
 UNREACHABLE = 3
@@ -21,7 +23,7 @@ class CommandError(click.ClickException):
     exit_code = BAD_INPUT
 
     def format_message(self) -> str:
-        return " ".join(self.message.split())
+        return one_line(self.message)
 
 
 class BadInput(CommandError):
@@ -60,7 +62,7 @@ def explained(error: Exception) -> CommandError | None:
 
 def message_of(error: click.ClickException) -> str:
     """The line that is printed, without a leading ``everstep:``."""
-    text = " ".join(error.format_message().split())
+    text = one_line(error.format_message())
     if isinstance(error, click.UsageError) and error.ctx is not None:
         return f"{text.removesuffix('.')}; see `{error.ctx.command_path} --help`"
     return text

@@ -122,7 +122,7 @@ class Commentary(SystemClock):
         if self.controller.history.last_number > self._said:
             try:
                 events = self._store.events(after=self._said)
-            except StoreError:
+            except (StoreError, ContractError):
                 return  # the controller itself says that it cannot see
             for event in events:
                 self._say(event.message)

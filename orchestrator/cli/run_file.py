@@ -9,11 +9,11 @@ from pydantic import Field
 
 from orchestrator.cli.yaml_files import checked, read_yaml
 from orchestrator.contract.base import Part
+from orchestrator.contract.names import Argument, Location, ZygoteModules
 from orchestrator.contract.recipe import Name, Recipe
 from orchestrator.contract.run import Policy
 
 DEFAULT_NAME = "run.yaml"
-FilePath = Annotated[str, Field(min_length=1)]
 
 
 class RunName(Part):
@@ -27,25 +27,25 @@ class RunFile(Part):
 
     name: Name
     """Of the run; its folder in the store."""
-    store: FilePath
+    store: Location
     """Folder of the object store; made when it is missing."""
-    fleet: FilePath
+    fleet: Location
     """Folder of a local fleet, with a fleet.yaml in it."""
-    data_root: FilePath
+    data_root: Location
     """Folder that the recipe's token files are relative to."""
-    recipe: FilePath
+    recipe: Location
     """The recipe's file."""
     policy: Policy
     """What may change later; see ``everstep policy``."""
     leaf_plans: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     """The trainer's settings for a leaf, by generation; a generation that is not named has none."""
-    trainer: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    trainer: Annotated[tuple[Argument, ...], Field(min_length=1)] | None = None
     """The trainer's command; without it, Everstep's own trainer with this Python."""
-    zygote: str | None = None
+    zygote: ZygoteModules | None = None
     """``<module>:<trainer module>``, see the run document; without it, Everstep's own for Everstep's own trainer."""
-    check: tuple[str, ...] | None = None
+    check: tuple[Argument, ...] | None = None
     """The command that checks leaf plans; without it, Everstep's own for Everstep's own trainer; []: none."""
-    scrub: tuple[str, ...] | None = None
+    scrub: tuple[Argument, ...] | None = None
     """The command that reads a checkpoint back; without it, Everstep's own with this Python; []: none."""
     prepare: tuple[str, ...] | None = None
     """The command that compiles ahead; without it, Everstep's own for Everstep's own trainer; []: none."""

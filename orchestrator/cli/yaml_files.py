@@ -1,36 +1,22 @@
-"""YAML that people write, checked strictly: duplicate, unknown and mistyped fields are errors in one line.
-
-Scalars are read as YAML 1.2 has them: ``3e-4`` is a number, ``no`` and ``010`` are text.
-"""
+"""Files that people write, checked strictly: duplicate, unknown and mistyped fields are errors in one line."""
 
 import difflib
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from orchestrator.cli.errors import BadInput
-from orchestrator.contract.recipe import Name
+from orchestrator.contract import strict_yaml
+from orchestrator.contract.base import ContractError
+from orchestrator.contract.names import FORMS
+from orchestrator.contract.text import LONGEST, one_line
 
 M = TypeVar("M", bound=BaseModel)
 
-SCALARS = {
-    "bool": (r"true|false|True|False|TRUE|FALSE", "tTfF"),
-    "int": (r"[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+", "-+0123456789"),
-    "float": (
-        r"[-+]?(?:[0-9][0-9_]*)?\.[0-9]+(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*(?:\.[eE]?|[eE])[-+]?[0-9]*",
-        "-+.0123456789",
-    ),
-    "null": (r"~|null|Null|NULL|", "~nN\0"),
-}
-"""Tag: pattern and possible first characters; all else is text."""
-
-NAME_PATTERN = get_args(Name)[1].pattern
 REMEDIES = {
     "string_pattern_mismatch": "has a form that is not allowed here",
     "missing": "is missing; add it",
@@ -48,27 +34,6 @@ REMEDIES = {
 """What is said instead of pydantic's own text, by error type."""
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2's core scalars; a key that comes twice is an error."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's own name and type)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"field {key.value!r} comes twice; remove one", key.start_mark
-                )
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
-for _tag, (_pattern, _first) in SCALARS.items():
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first))
-_Loader.yaml_implicit_resolvers[""] = _Loader.yaml_implicit_resolvers.pop("\0")
-
-
 def read_yaml(path: Path, model: type[M]) -> M:
     """The file as a model.
 
@@ -81,20 +46,13 @@ def read_yaml(path: Path, model: type[M]) -> M:
 def parsed(path: Path) -> Any:
     """The file's content. Raises BadInput: it cannot be read or is not YAML."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return strict_yaml.read(path)
     except FileNotFoundError as error:
         raise BadInput(f"{path}: no such file; `everstep init FOLDER` writes an example") from error
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}; name a file that can be read") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
-    try:
-        return yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        line = f"{error.problem_mark.line + 1}" if error.problem_mark else "?"
-        raise BadInput(f"{path}:{line}: {error.problem or 'not valid YAML'}; correct it there") from error
-    except yaml.YAMLError as error:
-        raise BadInput(f"{path}: not valid YAML ({error}); correct it there") from error
+    except ContractError as error:
+        raise BadInput(str(error)) from error
 
 
 def checked(fields: Any, model: type[M], *, where: str) -> M:
@@ -105,7 +63,8 @@ def checked(fields: Any, model: type[M], *, where: str) -> M:
     try:
         return model.model_validate_json(json.dumps(fields), strict=True)
     except ValidationError as error:
-        raise BadInput(f"{where}: {_first_problem(error, model.model_json_schema())}") from error
+        problem = f"{where}: {_first_problem(error, model.model_json_schema())}"
+        raise BadInput(one_line(problem, longest=LONGEST)) from error
 
 
 def _first_problem(error: ValidationError, schema: Mapping[str, Any]) -> str:
@@ -128,8 +87,8 @@ def _text(problem: ErrorDetails, schema: Mapping[str, Any]) -> str:
             return REMEDIES[kind]
         case "literal_error":
             return f"must be {problem['ctx']['expected']}{found}"
-        case "string_pattern_mismatch" if problem["ctx"]["pattern"] == NAME_PATTERN:
-            return f"use lower-case letters, digits and '-' inside, at most 36 characters{found}"
+        case "string_pattern_mismatch" if problem["ctx"]["pattern"] in FORMS:
+            return f"{FORMS[problem['ctx']['pattern']]}{found}"
         case _ if kind in REMEDIES:
             return f"{REMEDIES[kind]}{found}"
         case _:

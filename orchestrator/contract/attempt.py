@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from orchestrator.contract.base import Document, Part
+from orchestrator.contract.names import Address, AllocationName, Argument, Location, ManifestName, ObjectName
 from orchestrator.contract.recipe import Name, Positive, Sha256
 from orchestrator.contract.run import CheckpointPolicy, LeafPlan, Placement
 
@@ -54,8 +55,8 @@ class Segment(Part):
     """A closed ledger segment of an earlier attempt that counts for replay."""
 
     attempt: Positive
-    name: str
-    """Object name inside the run."""
+    name: ObjectName
+    """Inside the run."""
     length: Annotated[int, Field(ge=0)]
     sha256: Sha256
     first_step: int
@@ -71,19 +72,19 @@ class AttemptSpec(Document):
     attempt: Positive
     revision: Positive
     recipe_sha256: Sha256
-    store: str
+    store: Location
     """The object store: an absolute path (or gs:// address) that every host can reach."""
-    data_root: str
+    data_root: Location
     stage: Name
     until_step: Positive
     """``next_step`` at which this attempt is done: the end of the stage."""
-    allocation: str
+    allocation: AllocationName
     """``<run>-g<K>``."""
     placement: Placement
     hosts: Annotated[tuple[HostRef, ...], Field(min_length=1)]
     """Process i runs on hosts[i]."""
     leaf_plan: LeafPlan
-    resume: str | None
+    resume: ManifestName | None
     """Name of the manifest to start from (newest first, older ones are tried after it); None only for attempts
     before the first commit, which initialise."""
     prior: tuple[Segment, ...] = ()
@@ -93,7 +94,7 @@ class AttemptSpec(Document):
     comparison: Literal["bitwise", "bounded"] = "bitwise"
     loss_bound: float = 0.0
     """For ``bounded``: |Δ loss| allowed between unequal fingerprints."""
-    trainer: tuple[str, ...]
+    trainer: tuple[Argument, ...]
 
 
 class StartOrder(Document):
@@ -123,7 +124,7 @@ class Rendezvous(Document):
 
     KIND: ClassVar[str] = "rendezvous"
 
-    address: str
+    address: Address
 
 
 class PhaseStart(Part):

@@ -7,13 +7,21 @@ newer Everstep is refused with that reason instead of being half understood.
 
 import hashlib
 import json
+import re
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from orchestrator.contract import strict_json
+from orchestrator.contract.names import FORMS
+from orchestrator.contract.text import LONGEST, one_line
+
 
 class ContractError(ValueError):
     """A document is not what it should be; the text is one line: where, what, and what to do."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(one_line(text, longest=LONGEST))
 
 
 class Part(BaseModel):
@@ -41,7 +49,7 @@ class Document(Part):
             ContractError: not JSON, another kind, a newer version, or a field that does not fit.
         """
         try:
-            body = json.loads(data)
+            body = strict_json.parse(data)
         except ValueError as error:
             raise ContractError(f"{where}: not valid JSON ({error}); restore the file from a copy") from error
         if not isinstance(body, dict):
@@ -61,8 +69,8 @@ class Document(Part):
     @classmethod
     def _check_schema(cls, schema: object, where: str) -> None:
         kind, _, version = str(schema).partition("/")
-        if kind != cls.KIND or not version.isdigit():
-            raise ContractError(f"{where}: expected a {cls.KIND} document, found schema {schema!r}")
+        if kind != cls.KIND or not re.fullmatch("[0-9]{1,9}", version):
+            raise ContractError(f"{where}: expected a {cls.KIND} document, found schema {schema!r:.60}")
         if int(version) > cls.VERSION:
             raise ContractError(
                 f"{where}: schema {schema} is newer than this Everstep reads ({cls.KIND}/{cls.VERSION}); "
@@ -86,6 +94,8 @@ def first_problem(error: ValidationError) -> str:
     text = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         text = "unknown field; remove it or correct its name"
+    elif first["type"] == "string_pattern_mismatch" and first["ctx"]["pattern"] in FORMS:
+        text = f"{FORMS[first['ctx']['pattern']]} (found {first['input']!r:.60})"
     elif first["type"] != "value_error":
         text = f"{text} (found {first['input']!r:.60})"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

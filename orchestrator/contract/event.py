@@ -5,13 +5,14 @@ effects; the number being taken means that another controller led. Everything th
 these events, so a controller that starts again knows what the one before it knew.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from orchestrator.contract.attempt import HostRef
-from orchestrator.contract.base import Document, Part
-from orchestrator.contract.recipe import Name, Positive
+from orchestrator.contract.base import Document, Part, first_problem
+from orchestrator.contract.names import ManifestName, RequestName
+from orchestrator.contract.recipe import Name, Positive, Sha256
 from orchestrator.contract.run import Placement
 
 RequestKind = Literal[
@@ -44,7 +45,7 @@ class Launch(Part):
     placement: Placement
     hosts: tuple[HostRef, ...]
     allocation: Positive
-    resume: str | None
+    resume: ManifestName | None
 
 
 class Drain(Part):
@@ -55,7 +56,7 @@ class Drain(Part):
     deadline: float
     """Seconds since the epoch."""
     then: Literal["relaunch", "pause", "hold", "stop", "amend"] = "relaunch"
-    target: str | None = None
+    target: Name | None = None
     """Placement to launch on afterwards, when a person or a return asked for one."""
 
 
@@ -66,7 +67,7 @@ class Fence(Part):
     attempt: Positive
     """The number that is killed; head becomes attempt + 1."""
     then: Literal["relaunch", "pause", "hold", "stop", "amend"] = "relaunch"
-    target: str | None = None
+    target: Name | None = None
     """As of the drain that this kill replaces."""
     suspects: tuple[HostRef, ...] = ()
     """Hosts that the next launch keeps away from."""
@@ -84,10 +85,9 @@ class Amend(Part):
 
     kind: Literal["amend"] = "amend"
     revision: Positive
-    base: str
-    """Manifest name."""
+    base: ManifestName
     from_step: int
-    recipe_sha256: str
+    recipe_sha256: Sha256
 
 
 Action = Annotated[Launch | Drain | Fence | SetState | Amend, Field(discriminator="kind")]
@@ -111,6 +111,23 @@ EventKind = Literal[
 ]
 
 
+class KnownDetails(Part):
+    """Members of an event's ``details`` from which something is decided; others may be anything."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    manifests: list[ManifestName] = Field(default_factory=list)
+    count: int = 0
+    steps: list[int] = Field(default_factory=list)
+    key: str = ""
+    host: str = ""
+    host_gone: str = ""
+    host_back: str = ""
+    error: str = ""
+    error_step: int | None = None
+    return_failed: bool = False
+
+
 class Event(Document):
     """One decision or fact."""
 
@@ -130,9 +147,17 @@ class Event(Document):
     attempt: int = 0
     evidence: tuple[str, ...] = ()
     action: Action | None = None
-    request: str | None = None
+    request: RequestName | None = None
     """Name of the request that this answers."""
     details: dict[str, Any] = Field(default_factory=dict)
     """Facts for reports, by name: seconds of phases, host names, sizes."""
     by: str = ""
     """The controller that wrote it."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        try:
+            KnownDetails.model_validate(self.details)
+        except ValidationError as error:
+            raise ValueError(f"details.{first_problem(error)}") from error
+        return self

@@ -43,8 +43,8 @@ class Fingerprint(Part):
 class Record(Part):
     """One step: it takes ``next_step`` from ``step`` to ``step + 1``."""
 
-    step: Annotated[int, Field(ge=0)]
-    attempt: Annotated[int, Field(gt=0)]
+    step: Annotated[int, Field(ge=0, lt=2**63)]
+    attempt: Annotated[int, Field(gt=0, lt=2**63)]
     ce: Bits
     z_loss: Bits
     total: Bits
@@ -86,6 +86,12 @@ COMPUTED = (
 )
 
 
+_REMEDY = (
+    "the ledger segment is damaged: restore the file from a copy; without one, move it out of the run's folder, and "
+    "its steps count as not recorded"
+)
+
+
 def to_lines(records: Iterable[Record]) -> bytes:
     """A segment's bytes."""
     return "".join(json.dumps(record.model_dump(mode="json"), sort_keys=True) + "\n" for record in records).encode()
@@ -94,11 +100,19 @@ def to_lines(records: Iterable[Record]) -> bytes:
 def from_lines(data: bytes, *, where: str) -> Iterator[Record]:
     """The records of a closed segment.
 
+    A segment is created whole, so one that is empty or ends within a line was damaged by the storage. Nobody guesses
+    what it held: it is read whole or not at all.
+
     Raises:
-        ContractError: a line that is not a whole record; closed segments have no torn lines.
+        ContractError: a line that is not a whole record.
     """
-    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+    if not data:
+        raise ContractError(f"{where}: empty; {_REMEDY}")
+    *lines, rest = data.split(b"\n")
+    if rest:
+        raise ContractError(f"{where}:{len(lines) + 1}: torn: the last line has no end; {_REMEDY}")
+    for number, line in enumerate(lines, 1):
         try:
             yield Record.model_validate_json(line)
         except ValidationError as error:
-            raise ContractError(f"{where}:{number}: {first_problem(error)}; the segment is damaged") from error
+            raise ContractError(f"{where}:{number}: {first_problem(error)}; {_REMEDY}") from error

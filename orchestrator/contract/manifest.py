@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from orchestrator.contract.base import Document, Part
 from orchestrator.contract.ledger import Fingerprint, Words
+from orchestrator.contract.names import CheckpointFolder, FilePath, Line, ManifestName
 from orchestrator.contract.recipe import Name, Positive, Sha256
 from orchestrator.contract.run import Placement
 
@@ -53,13 +54,14 @@ class Manifest(Document):
     stage: Name
     """The stage whose state this is; at a boundary the one that has just ended."""
     next_step: Annotated[int, Field(ge=0)]
-    parent: str | None
-    """Name of the manifest before it; None only for next_step 0 of revision 1."""
-    folder: str
+    parent: ManifestName | None
+    """Name of the manifest before it; None only for next_step 0 of revision 1. It is of an earlier step, or of the same
+    one and an earlier attempt, so that whoever goes from parent to parent comes to an end."""
+    folder: CheckpointFolder
     """The checkpoint's folder inside the run."""
-    arrays: dict[str, ArrayEntry]
+    arrays: dict[Line, ArrayEntry]
     """By path in the state, ``params/…`` and ``opt/…``."""
-    files: dict[str, FileEntry]
+    files: dict[FilePath, FileEntry]
     """By path in the folder."""
     params_sha256: Sha256
     fingerprint: Fingerprint
@@ -69,6 +71,12 @@ class Manifest(Document):
     """Over the stage's token files (names, lengths, hashes) and order seed."""
     save_seconds: float
     at: float
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.parent is not None and _place(self.parent) >= (self.next_step, self.attempt):
+            raise ValueError(f"parent {self.parent} is not older than {self.name} itself")
+        return self
 
     @property
     def name(self) -> str:
@@ -80,6 +88,11 @@ def manifest_name(next_step: int, attempt: int) -> str:
     return f"{next_step:012d}-a{attempt:04d}"
 
 
+def _place(name: str) -> tuple[int, int]:
+    next_step, _, attempt = name.partition("-a")
+    return int(next_step), int(attempt)
+
+
 class Head(Document):
     """Which attempt may commit and which manifest is the newest. Changed only by compare-and-swap."""
 
@@ -87,7 +100,7 @@ class Head(Document):
 
     attempt: Annotated[int, Field(ge=0)]
     """0 before the first launch."""
-    manifest: str | None
+    manifest: ManifestName | None
     next_step: int | None
     revision: Positive
     write_id: str
@@ -99,7 +112,7 @@ class Proof(Document):
 
     KIND: ClassVar[str] = "proof"
 
-    manifest: str
+    manifest: ManifestName
     how: str
     """``restore`` or ``scrub``."""
     attempt: int | None
@@ -112,7 +125,7 @@ class Quarantine(Document):
 
     KIND: ClassVar[str] = "quarantine"
 
-    manifest: str
+    manifest: ManifestName
     problem: str
     attempt: int | None
     at: float
@@ -123,7 +136,7 @@ class Pin(Document):
 
     KIND: ClassVar[str] = "pin"
 
-    manifest: str
+    manifest: ManifestName
     reason: str
     by: str
     at: float
@@ -134,4 +147,4 @@ class Tombstone(Document):
 
     KIND: ClassVar[str] = "tombstone"
 
-    manifest: str
+    manifest: ManifestName

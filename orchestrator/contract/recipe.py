@@ -8,10 +8,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from orchestrator.contract import names
 from orchestrator.contract.base import Document, Part
+from orchestrator.contract.names import TokenPath
 
 Positive = Annotated[int, Field(gt=0)]
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?$")]
+Name = names.Name
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -53,7 +55,7 @@ class Model(Part):
 class TokenFile(Part):
     """One headerless little-endian uint32 token file."""
 
-    path: Annotated[str, StringConstraints(min_length=1)]
+    path: TokenPath
     """Relative to the run's ``data_root``, so that moving the data does not change the recipe."""
     sha256: Sha256 | None = None
     """Filled in at submit."""

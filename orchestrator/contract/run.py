@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from orchestrator.contract.base import Document, Part
+from orchestrator.contract.names import Argument, Location, ManifestName, ZygoteModules
 from orchestrator.contract.recipe import Name, Positive, Recipe, Sha256, is_power_of_two
 
 Seconds = Annotated[float, Field(ge=0)]
@@ -156,20 +157,20 @@ class Run(Document):
     recipe_sha256: Sha256
     """Of revision 1."""
     backend: Literal["local"] = "local"
-    fleet: str
+    fleet: Location
     """For the local backend: the folder of its fleet."""
-    data_root: str
-    trainer: Annotated[tuple[str, ...], Field(min_length=1)]
+    data_root: Location
+    trainer: Annotated[tuple[Argument, ...], Field(min_length=1)]
     """The trainer's command; the agent starts it once for each host of an attempt."""
-    scrub: tuple[str, ...] = ()
+    scrub: tuple[Argument, ...] = ()
     """The command that reads a checkpoint back and writes its proof; called with --store, --run and --manifest. Empty:
     checkpoints are proven by restores only, and the last one by none."""
-    check: tuple[str, ...] = ()
+    check: tuple[Argument, ...] = ()
     """The command that answers a ``leaf-plan-check``; empty: leaf plans are not checked before the trainer has them."""
-    prepare: tuple[str, ...] = ()
+    prepare: tuple[Argument, ...] = ()
     """The command that compiles for a placement before it is needed; called with --store, --run, --revision, --stage
     and --placement. Empty: nothing is compiled ahead."""
-    zygote: str | None = None
+    zygote: ZygoteModules | None = None
     """``<module>:<trainer module>``: agents start the module once and let it fork trainers whose command is
     ``python -m <trainer module>``; None: every trainer starts in a fresh interpreter."""
     submitted_at: float
@@ -184,7 +185,7 @@ class Revision(Document):
 
     number: Positive
     recipe_sha256: Sha256
-    base_manifest: str | None
+    base_manifest: ManifestName | None
     """The manifest that this revision goes on from; None for revision 1."""
     from_step: Annotated[int, Field(ge=0)]
     reason: str

@@ -67,7 +67,7 @@ class Controller:
         except (StoreError, ContractError, BackendUnavailable) as error:
             self._observer.lost_sight()
             self._whole_since.clear()
-            self.waiting = Wait(key="cannot-see", reason=f"nothing is decided: {error}")
+            self.waiting = Wait(key=f"cannot-see: {error}", reason=f"nothing is decided: {error}")
             return "blind"
 
     def facts(self) -> Facts:

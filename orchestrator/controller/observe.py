@@ -3,6 +3,7 @@
 from statistics import median
 
 from orchestrator.contract.attempt import HostRef
+from orchestrator.contract.base import ContractError
 from orchestrator.contract.event import Launch, Request
 from orchestrator.contract.manifest import Manifest
 from orchestrator.controller.clock import Clock
@@ -131,9 +132,16 @@ class Observer:
             if manifest.name not in deleted
         )
 
-    def _requests(self, history: History) -> tuple[tuple[str, Request], ...]:
+    def _requests(self, history: History) -> tuple[tuple[str, Request | str], ...]:
         names = [name for name in self._store.request_names() if name not in history.answered]
-        return tuple((name, self._store.request(name)) for name in names)
+        return tuple((name, self._request(name)) for name in names)
+
+    def _request(self, name: str) -> Request | str:
+        """Anyone can ask, so what cannot be read is refused, and does not keep the run from being seen."""
+        try:
+            return self._store.request(name)
+        except ContractError as error:
+            return str(error)
 
     def _quiet_for(self, attempt: AttemptView | None) -> float:
         now = self._clock.monotonic()

@@ -112,8 +112,8 @@ class Observation:
     """Hosts on which a fenced attempt is not confirmed to be gone."""
     checkpoints: tuple[CheckpointView, ...]
     """Reachable from head, newest first."""
-    requests: tuple[tuple[str, Request], ...]
-    """Unanswered, oldest first, with their names."""
+    requests: tuple[tuple[str, Request | str], ...]
+    """Unanswered, oldest first, with their names; a text says why one cannot be read."""
     quiet_for: float = 0.0
     """Seconds on the controller's monotonic clock, while reads of the store succeeded, since any counter rose."""
     step_seconds: float | None = None

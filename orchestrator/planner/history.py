@@ -197,7 +197,7 @@ class History:
             case "save-failed":
                 return replace(self, save_failures=int(event.details.get("count", 0)))
             case "skipped-step":
-                return replace(self, newest_skipped=max(self.newest_skipped, *event.details.get("steps", ())))
+                return replace(self, newest_skipped=max((self.newest_skipped, *event.details.get("steps", ()))))
             case "waiting":
                 return replace(self, waiting=str(event.details.get("key", "")))
             case "alert":

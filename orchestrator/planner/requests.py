@@ -1,8 +1,9 @@
 """A person's requests: checked, then done or refused, each answered by one event."""
 
+import re
 from collections.abc import Callable
 
-from orchestrator.contract.event import Amend, EventKind, Request, SetState
+from orchestrator.contract.event import Amend, EventKind, KnownDetails, Request, SetState
 from orchestrator.planner.choice import best
 from orchestrator.planner.decision import Decision, Facts
 from orchestrator.planner.stops import being_killed, drain, fence
@@ -13,6 +14,10 @@ def answer(facts: Facts) -> Decision | None:
     if not facts.seen.requests:
         return None
     name, request = facts.seen.requests[0]
+    if isinstance(request, str):
+        return Decision(
+            kind="refused", message=f"request refused, it cannot be read: {request}", cause="request", request=name
+        )
     if request.attempt_seen != facts.history.attempt:
         return _refused(
             name,
@@ -146,7 +151,7 @@ def _amend(facts: Facts, name: str, request: Request) -> Decision | None:
         nearest = ", ".join(sorted(there, key=int)) or "none"
         return _refused(name, request, f"there is no checkpoint at step {wanted}; there are {nearest}")
     recipe_sha256 = request.arguments.get("recipe_sha256")
-    if recipe_sha256 is None:
+    if recipe_sha256 is None or not re.fullmatch("[0-9a-f]{64}", recipe_sha256):
         return _refused(name, request, "it does not say which recipe; use `everstep amend` or `everstep rewind`")
     revision = history.revision + 1
     action = Amend(revision=revision, base=base.manifest, from_step=base.next_step, recipe_sha256=recipe_sha256)
@@ -161,13 +166,15 @@ def _amend(facts: Facts, name: str, request: Request) -> Decision | None:
 
 
 def _noted(facts: Facts, name: str, request: Request) -> Decision:
+    """What was done elsewhere, in the person's words; none of them passes for a fact that is decided from."""
     kind: EventKind = "policy-changed" if request.kind == "policy" else "answered"
+    words = {word: text for word, text in request.arguments.items() if word not in KnownDetails.model_fields}
     return Decision(
         kind=kind,
         message=_asked(request, "noted"),
         cause=f"request-{request.kind}",
         request=name,
-        details=dict(request.arguments),
+        details=words,
     )
 
 

@@ -23,6 +23,7 @@ from orchestrator.store.objects import (
     Stored,
     StoreUnavailable,
     check_name,
+    is_name,
 )
 
 
@@ -106,7 +107,7 @@ class LocalStore:
             except FileNotFoundError:
                 self._check_presence()
                 return []
-        return sorted(child for child in found if prefix or child != self._temporary.name)
+        return sorted(child for child in found if is_name(child))
 
     def delete(self, prefix: str) -> None:
         path = self._path(prefix)

@@ -8,7 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
+from orchestrator.contract.base import ContractError
 from orchestrator.contract.manifest import FileEntry
+from orchestrator.contract.names import FORMS, OBJECT_NAME
 
 
 class StoreError(Exception):
@@ -92,22 +94,27 @@ class ObjectStore(Protocol):
         ...
 
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+_NAME = re.compile(OBJECT_NAME)
 
 
 def check_name(name: str) -> str:
     """The name itself, when it is harmless.
 
     Raises:
-        ValueError: it could leave the store or be misread.
+        ContractError: it could leave the store or be misread.
     """
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"object name {name!r}: use letters, digits, '.', '_', '-' between '/'")
+    if not is_name(name):
+        raise ContractError(f"object name {name!r:.300}: {FORMS[OBJECT_NAME]}")
     return name
 
 
+def is_name(name: str) -> bool:
+    """Whether an object may have this name. A file that has another one (an editor's backup, a .DS_Store) is none."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_prefix(prefix: str) -> str:
-    """A prefix for listing: empty, or a harmless name and ``/``. Raises ValueError."""
+    """A prefix for listing: empty, or a harmless name and ``/``. Raises ContractError."""
     if prefix:
         check_name(prefix.removesuffix("/"))
     return prefix

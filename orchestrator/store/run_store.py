@@ -20,6 +20,7 @@ from orchestrator.contract.base import ContractError, Document, sha256_of
 from orchestrator.contract.event import Event, Request
 from orchestrator.contract.ledger import Record, from_lines, to_lines
 from orchestrator.contract.manifest import FileEntry, Head, Manifest, Pin, Proof, Quarantine, Tombstone
+from orchestrator.contract.names import MANIFEST_NAME
 from orchestrator.contract.recipe import Recipe
 from orchestrator.contract.run import LeafPlan, Policy, Revision, Run
 from orchestrator.store.objects import AlreadyExists, Conflict, NotFound, ObjectStore
@@ -53,7 +54,13 @@ class RunStore:
         self._create("run.json", run)
 
     def run(self) -> Run:
-        return self._read("run.json", Run).value
+        run = self._read("run.json", Run).value
+        if run.name != self.name:
+            raise ContractError(
+                f"{self._name('run.json')}: it is of run {run.name}, in the folder of run {self.name}; name the folder "
+                f"{run.name}, or restore the file from a copy of run {self.name}"
+            )
+        return run
 
     def create_revision(self, revision: Revision, recipe_bytes: bytes) -> None:
         """The recipe first: a revision without its recipe cannot be seen."""
@@ -146,7 +153,10 @@ class RunStore:
             return []
         later = [name for name in self._children("events/") if name > next_name]
         unbroken = [name for number, name in enumerate(later, after + 2) if name == f"events/{number:08d}.json"]
-        return [first, *self._each(unbroken, Event)]
+        found = [first, *self._each(unbroken, Event)]
+        for name, event in zip([next_name, *unbroken], found, strict=True):
+            self._check_is(name, f"events/{event.number:08d}.json", name)
+        return found
 
     # ---- attempts
     def create_attempt(self, spec: AttemptSpec) -> None:
@@ -157,10 +167,14 @@ class RunStore:
         return self._name(f"attempts/{attempt:04d}/attempt.json")
 
     def attempt(self, number: int) -> AttemptSpec:
-        return self._read(f"attempts/{number:04d}/attempt.json", AttemptSpec).value
+        name = f"attempts/{number:04d}/attempt.json"
+        spec = self._read(name, AttemptSpec).value
+        self._check_is(name, f"attempt {spec.attempt} of run {spec.run}", f"attempt {number} of run {self.name}")
+        return spec
 
     def attempt_numbers(self) -> list[int]:
-        return [int(child) for child in self.objects.children(self._name("attempts/"))]
+        found = self.objects.children(self._name("attempts/"))
+        return [int(child) for child in found if re.fullmatch("[0-9]{4,9}", child)]
 
     def create_start_order(self, order: StartOrder) -> None:
         self._create(f"attempts/{order.attempt:04d}/order.json", order)
@@ -243,11 +257,14 @@ class RunStore:
         self._create(f"manifests/{manifest.name}.json", manifest)
 
     def manifest(self, name: str) -> Manifest:
-        return self._read(f"manifests/{name}.json", Manifest).value
+        manifest = self._read(f"manifests/{name}.json", Manifest).value
+        self._check_is(f"manifests/{name}.json", f"checkpoint {manifest.name}", f"checkpoint {name}")
+        return manifest
 
     def manifest_names(self) -> list[str]:
         """All that were ever written, reachable or not: for reports and retention, never for choosing one."""
-        return [_stem(child) for child in self.objects.children(self._name("manifests/"))]
+        found = self.objects.children(self._name("manifests/"))
+        return [_stem(child) for child in found if re.fullmatch(MANIFEST_NAME, _stem(child))]
 
     def lineage(self, newest: str | None) -> list[Manifest]:
         """The manifests reachable from one, newest first."""
@@ -319,7 +336,7 @@ class RunStore:
         Raises:
             ValueError: not a checkpoint's folder.
         """
-        if not re.fullmatch(r"checkpoints/\d{12}-a\d{4}", folder):
+        if not re.fullmatch(r"checkpoints/[0-9]{12,18}-a[0-9]{4,9}", folder):
             raise ValueError(f"{folder!r} is not a checkpoint's folder")
         self.objects.delete(self._name(folder))
 
@@ -335,6 +352,13 @@ class RunStore:
         return f"{manifest}.json" in self.objects.children(self._name("certificates/"))
 
     # ---- names
+    def _check_is(self, name: str, found: str, expected: str) -> None:
+        """What lies under a name is what the name says: no copy of another, which could make a circle of parents."""
+        if found != expected:
+            raise ContractError(
+                f"{self._name(name)}: it is {found}, not {expected}; restore the file from a copy of this run"
+            )
+
     def _name(self, name: str) -> str:
         return f"{self.name}/{name}"
 

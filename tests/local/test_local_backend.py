@@ -59,7 +59,7 @@ def agents_of(fleet: Path) -> list[int]:
             "pools: [&a {name: a, generation: a, hosts: 1, devices_per_host: 2}, *a]",
             "two are named 'a'; rename one",
         ),
-        ("pools: [", "not valid YAML"),
+        ("pools: [", "fleet.yaml:1: "),
         ("pools: \xff", "not UTF-8"),
     ],
 )

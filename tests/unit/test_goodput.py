@@ -222,7 +222,7 @@ def any_run(draw: st.DrawFn) -> RunFactory:
                     seconds=draw(st.floats(-5, 50)),
                     data_seconds=draw(st.floats(-5, 50)),
                 )
-                for index in range(draw(st.integers(0, 4)))
+                for index in range(draw(st.integers(1, 4)))
             ]
             attempt.store.create_segment(attempt.number, 99, records)
         run.now += draw(st.floats(0, 10))

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import yaml
-
+from orchestrator.contract import strict_yaml
 from orchestrator.contract.base import ContractError
 from orchestrator.fleet.local_fleet import LocalFleet
 
@@ -17,15 +16,7 @@ def read_fleet(folder: Path) -> LocalFleet:
     """
     path = folder / "fleet.yaml"
     try:
-        text = path.read_text(encoding="utf-8")
+        fields = strict_yaml.read(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ContractError(f"{path}: no such file; name a folder with a fleet.yaml in it") from error
-    except UnicodeDecodeError as error:
-        raise ContractError(
-            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8"
-        ) from error
-    try:
-        fields = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ContractError(f"{path}: not valid YAML ({' '.join(str(error).split())}); correct it there") from error
     return LocalFleet.described_by(fields, where=str(path))
