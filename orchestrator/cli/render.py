@@ -72,6 +72,7 @@ def verification_lines(found: Verification) -> list[str]:
         shown = f"witnessed by {move.steps_replayed:,} replayed steps" if move.witnessed else "not witnessed"
         lines.append(f"move {where}: {shown}" + (f": {move.why_not}" if move.why_not else ""))
     lines += [f"steps {gap.first:,} to {gap.last:,} are committed and have no record" for gap in found.missing_steps]
+    lines += [f"{name} is gone; restore it from a copy" for name in found.lost_segments]
     lines += list(found.recipe_problems)
     for group in (group for group in found.witnesses if not group.equal):
         what = ", ".join(group.arrays_differing[:3]) or "params_sha256"

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from orchestrator.contract.attempt import AttemptSpec
+from orchestrator.contract.base import ContractError
 from orchestrator.contract.event import Event, Launch
 from orchestrator.contract.manifest import Head, Manifest
 from orchestrator.contract.run import Revision, Run
@@ -97,10 +98,16 @@ def read_facts(run_store: RunStore) -> RunFacts:
         ContractError: a document is damaged.
     """
     head = run_store.head().value
+    revisions = {revision.number: revision for revision in run_store.revisions()}
+    if head.revision not in revisions:
+        raise ContractError(
+            f"run {run_store.name}: head says revision {head.revision}, which is not in the store; restore "
+            f"revisions/{head.revision:04d}.json from a copy"
+        )
     return RunFacts(
         run=run_store.run(),
         head=head,
-        revisions={revision.number: revision for revision in run_store.revisions()},
+        revisions=revisions,
         specs=dict(_specs(run_store)),
         lineage=tuple(reversed(run_store.lineage(head.manifest))),
         events=tuple(run_store.events()),

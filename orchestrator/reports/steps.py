@@ -22,6 +22,13 @@ def frozen_segments(specs: Iterable[AttemptSpec]) -> FrozenSegments:
     return found
 
 
+def lost_segments(run_store: RunStore, frozen: FrozenSegments) -> tuple[str, ...]:
+    """Names of segments that were frozen and are not in the store any more."""
+    folders = {name.rpartition("/")[0] + "/" for name in frozen}
+    there = {folder + child for folder in folders for child in run_store.objects.children(f"{run_store.name}/{folder}")}
+    return tuple(sorted(frozen.keys() - there))
+
+
 def records_of(run_store: RunStore, attempt: int, *, frozen: FrozenSegments) -> Iterator[Record]:
     """An attempt's records in order of steps.
 

@@ -21,13 +21,14 @@ class Findings:
     recipe_problems: int
     tokens_differing: int
     missing_steps: int
+    lost_segments: int
 
     @property
     def verdict(self) -> Verdict:
         """The worst that was found: differs, incomplete, nothing-replayed, bounded, equal."""
         if self.steps_differing or self.witnesses_differing or self.recipe_problems or self.tokens_differing:
             return "differs"
-        if self.missing_steps:
+        if self.missing_steps or self.lost_segments:
             return "incomplete"
         if not self.replayed_steps:
             return "nothing-replayed"
@@ -70,6 +71,11 @@ class Findings:
             found.append(counted(self.tokens_differing, "step", "steps") + " read other tokens than the recipe says")
         if self.missing_steps:
             found.append(counted(self.missing_steps, "committed step has", "committed steps have") + " no record")
+        if self.lost_segments:
+            found.append(
+                counted(self.lost_segments, "ledger segment is", "ledger segments are")
+                + " gone that a replay was held to"
+            )
         return found
 
 

@@ -22,7 +22,7 @@ from orchestrator.reports.checkpoints import (
 )
 from orchestrator.reports.facts import RunFacts, read_facts
 from orchestrator.reports.moves import Move, moves_of
-from orchestrator.reports.steps import by_step, frozen_segments
+from orchestrator.reports.steps import FrozenSegments, by_step, frozen_segments, lost_segments
 from orchestrator.reports.tally import Difference, Tally
 from orchestrator.reports.tokens import TokenCheck
 from orchestrator.reports.verdict import Findings, Verdict
@@ -67,8 +67,8 @@ class Verification(Document):
     run: str
     verdict: Verdict
     """``differs``: something that must be equal is not. ``incomplete``: all that was compared is equal, but a committed
-    step has no record. ``nothing-replayed``: no step was computed twice, so nothing is shown. ``bounded``: some replays
-    were held to a bound of the loss only. ``equal``: every replay is equal in every bit."""
+    step has no record, or records are lost. ``nothing-replayed``: no step was computed twice, so nothing is shown.
+    ``bounded``: some replays were held to a bound of the loss only. ``equal``: every replay is equal in every bit."""
     sentence: str
     """What was proven, in one sentence."""
     recipe_sha256: str
@@ -95,6 +95,8 @@ class Verification(Document):
     witnesses: tuple[Witness, ...]
     missing_steps: tuple[StepRange, ...]
     """Committed steps without a record of the attempt whose state was committed."""
+    lost_segments: tuple[str, ...] = ()
+    """Ledger segments that a later attempt was told to reproduce and that are not in the store any more."""
     recipe_problems: tuple[str, ...]
     """Attempts and checkpoints that carry another recipe hash than their revision."""
     tokens_recomputed: int
@@ -113,7 +115,9 @@ def verify(run_store: RunStore, *, tokens: TokenCheck | None = None) -> Verifica
     facts = read_facts(run_store)
     manifests = read_manifests(run_store)
     tally = Tally(facts=facts, sample_every=tokens.every if tokens else None)
-    _stream(run_store, facts, tally)
+    frozen = frozen_segments(facts.specs.values())
+    lost = lost_segments(run_store, frozen)
+    _stream(run_store, facts, tally, frozen)
     moves = moves_of(facts, tally.recorded, tally.shared)
     witnesses = witnesses_of(manifests)
     missing = tuple(StepRange(first=gap.start, last=gap.stop - 1) for gap in tally.missing())
@@ -129,6 +133,7 @@ def verify(run_store: RunStore, *, tokens: TokenCheck | None = None) -> Verifica
         recipe_problems=len(problems),
         tokens_differing=len(other_tokens),
         missing_steps=sum(gap.last - gap.first + 1 for gap in missing),
+        lost_segments=len(lost),
     )
     return Verification(
         run=run_store.name,
@@ -150,15 +155,15 @@ def verify(run_store: RunStore, *, tokens: TokenCheck | None = None) -> Verifica
         checkpoints=checkpoints_of(run_store, facts, manifests),
         witnesses=witnesses,
         missing_steps=missing,
+        lost_segments=lost,
         recipe_problems=problems,
         tokens_recomputed=recomputed,
         tokens_differing=other_tokens,
     )
 
 
-def _stream(run_store: RunStore, facts: RunFacts, tally: Tally) -> None:
+def _stream(run_store: RunStore, facts: RunFacts, tally: Tally, frozen: FrozenSegments) -> None:
     """Show every recorded step to the tally, revision after revision."""
-    frozen = frozen_segments(facts.specs.values())
     for number, revision in facts.revisions.items():
         run_store.recipe(revision.recipe_sha256)  # its bytes have the hash that everything else carries
         for _, records in by_step(run_store, facts.attempts_of(number), frozen=frozen):

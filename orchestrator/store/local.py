@@ -153,7 +153,7 @@ class LocalStore:
             yield
         except FileNotFoundError as error:
             self._check_presence()
-            raise NotFound(f"{what} is not in the store") from error
+            raise NotFound(f"{what} is not in the store; restore it from a copy") from error
         except NotADirectoryError as error:
             raise StoreUnavailable(f"{what}: {error.filename} is not a folder; name another store") from error
         except OSError as error:

@@ -26,7 +26,7 @@ class MemoryStore:
     def read(self, name: str) -> Stored:
         found = self._objects.get(check_name(name))
         if found is None:
-            raise NotFound(f"{name} is not in the store")
+            raise NotFound(f"{name} is not in the store; restore it from a copy")
         return found
 
     def create(self, name: str, data: bytes) -> str:
