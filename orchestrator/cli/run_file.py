@@ -47,7 +47,7 @@ class RunFile(Part):
     """The command that checks leaf plans; without it, Everstep's own for Everstep's own trainer; []: none."""
     scrub: tuple[Argument, ...] | None = None
     """The command that reads a checkpoint back; without it, Everstep's own with this Python; []: none."""
-    prepare: tuple[str, ...] | None = None
+    prepare: tuple[Argument, ...] | None = None
     """The command that compiles ahead; without it, Everstep's own for Everstep's own trainer; []: none."""
 
 

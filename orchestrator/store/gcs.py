@@ -28,6 +28,7 @@ from orchestrator.store.objects import (
     StoreUnavailable,
     check_name,
     check_prefix,
+    is_name,
 )
 
 T = TypeVar("T")
@@ -152,7 +153,7 @@ class GcsStore:
             objects = {blob.name.removeprefix(base) for blob in found}  # the prefixes are known after this
             return objects | {folder.removeprefix(base).rstrip("/") for folder in found.prefixes}
 
-        return sorted(self._asked_of_all(prefix, ask) - {""})
+        return sorted(child for child in self._asked_of_all(prefix, ask) if is_name(child))
 
     def delete(self, prefix: str) -> None:
         names = [check_name(prefix), *self.names(prefix + "/")]
@@ -222,7 +223,7 @@ class GcsStore:
         try:
             return self._retrying(what, tries)(request)
         except answers.NotFound:
-            raise NotFound(f"{what} is not in the store") from None
+            raise NotFound(f"{what} is not in the store; restore it from a copy") from None
         except answers.PreconditionFailed:
             raise
         except (OSError, DataCorruption, answers.GoogleAPICallError, credentials.GoogleAuthError) as error:

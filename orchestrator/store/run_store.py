@@ -154,8 +154,8 @@ class RunStore:
         later = [name for name in self._children("events/") if name > next_name]
         unbroken = [name for number, name in enumerate(later, after + 2) if name == f"events/{number:08d}.json"]
         found = [first, *self._each(unbroken, Event)]
-        for name, event in zip([next_name, *unbroken], found, strict=True):
-            self._check_is(name, f"events/{event.number:08d}.json", name)
+        for number, event in enumerate(found, after + 1):
+            self._check_is(f"events/{number:08d}.json", f"event {event.number}", f"event {number}")
         return found
 
     # ---- attempts

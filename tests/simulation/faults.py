@@ -249,6 +249,7 @@ def controller_paused(world: "World", *, operations: int, writes: bool, seconds:
         if len(world.controllers) < 2:
             world.start_controller()
         world.timeline.run_until(world.timeline.now + seconds)
+        world.watch.slept(controller.name)
         world.say(f"{controller.name} goes on")
 
     controller.guard.pause_in, controller.guard.pause = operations, pause

@@ -140,6 +140,10 @@ class Watch:
             self._overlooked.check(controller)
             self._world.say(f"{controller.name} waits: {wait.reason}") if self._world.tracing else None
 
+    def slept(self, controller: str) -> None:
+        """What went on meanwhile is new to a controller that was paused."""
+        self._overlooked.look_failed(controller)
+
     def trainer_starts(self, host: "Host", attempt: int) -> None:
         older = [process.attempt for process in host.trainers if process.attempt <= attempt]
         self.must(not older, f"a{attempt} starts on {host.ref} while a trainer of a{older[:1]} lives there")

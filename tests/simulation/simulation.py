@@ -68,7 +68,7 @@ def _most_attempts(scenario: Scenario, helped: int) -> int:
 def _needs_a_person(world: World) -> bool:
     """Complete, or held, paused or stopped with nothing left to come; all requests are answered."""
     watch, log = world.watch, world.watch.log
-    settled = log.state != "running" and log.open is None and log.attempt in log.ended | {0}
+    settled = log.state != "running" and log.open is None and log.attempt in log.ended | log.loose | {0}
     kept = log.state != "held" and any(host.held for host in world.hosts.values())
     answered = len(log.answered) == len(watch.requests)
     return settled and answered and not kept and (log.state != "complete" or world.certified)
