@@ -17,6 +17,7 @@ from orchestrator.reports.certificate import certificate as certificate_of
 from orchestrator.reports.episodes import Episode
 from orchestrator.reports.episodes import episodes as episodes_of
 from orchestrator.reports.goodput import goodput as goodput_of
+from orchestrator.reports.tokens import SAMPLE
 from orchestrator.reports.verify import verify as verify_of
 
 HOLDS = ("equal", "bounded", "nothing-replayed")
@@ -37,17 +38,32 @@ data_root_option = click.option(
     metavar="FOLDER",
     help="Where the token files are now; their samples are computed again.  [default: as submitted, if it is there]",
 )
+sample_option = click.option(
+    "--sample",
+    type=click.IntRange(min=0),
+    default=SAMPLE,
+    show_default=True,
+    metavar="STEPS",
+    help="Of each attempt, besides its first and last: steps whose tokens are read again, the same for everybody.",
+)
 
 
 @click.command()
 @run_argument
 @store_option
 @data_root_option
+@sample_option
 @click.option("--checkpoints", is_flag=True, help="Also list every checkpoint with the hash of its parameters.")
 @json_option(schema="verification")
 @click.pass_context
 def verify(
-    ctx: click.Context, run: str, store: str | None, data_root: str | None, checkpoints: bool, as_json: bool
+    ctx: click.Context,
+    run: str,
+    store: str | None,
+    data_root: str | None,
+    sample: int,
+    checkpoints: bool,
+    as_json: bool,
 ) -> None:
     """Compare everything that a run computed more than once, bit for bit, from the store alone.
 
@@ -63,7 +79,7 @@ def verify(
     Exit codes: 0 equal, bounded or nothing-replayed; 1 differs or incomplete.
     """
     run_store = open_run(open_store(store), run)
-    found = verify_of(run_store, tokens=token_check(run_store, data_root, say=note))
+    found = verify_of(run_store, tokens=token_check(run_store, data_root, say=note, sample=sample))
     if as_json:
         print_document(found)
     else:
@@ -77,6 +93,7 @@ def verify(
 @run_argument
 @store_option
 @data_root_option
+@sample_option
 @click.option("--reference", metavar="RUN", help="A run of the same recipe whose final parameters must be equal.")
 @click.option("--reference-store", metavar="FOLDER", help="Where that run is.  [default: the same store]")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Also write the JSON to this file.")
@@ -87,6 +104,7 @@ def certificate(
     run: str,
     store: str | None,
     data_root: str | None,
+    sample: int,
     reference: str | None,
     reference_store: str | None,
     out: Path | None,
@@ -108,7 +126,8 @@ def certificate(
     other = None
     if reference is not None:
         other = open_run(open_store(reference_store) if reference_store else objects, reference)
-    found = certificate_of(run_store, reference=other, tokens=token_check(run_store, data_root, say=note))
+    tokens = token_check(run_store, data_root, say=note, sample=sample)
+    found = certificate_of(run_store, reference=other, tokens=tokens)
     if out is not None:
         _write(out, found)
     if as_json:

@@ -13,6 +13,7 @@ from orchestrator.reports.episodes import Episode, EpisodePhases
 from orchestrator.reports.goodput import Goodput
 from orchestrator.reports.logs import ExitLog, Logs
 from orchestrator.reports.status import Status
+from orchestrator.reports.tokens import TokenDifference
 from orchestrator.reports.verify import Verification
 from orchestrator.reports.why import Why
 
@@ -67,6 +68,7 @@ def verification_lines(found: Verification) -> list[str]:
         f"recipe {found.recipe_sha256[:HASH_DIGITS]}"
     )
     lines += list(_difference(found))
+    lines += [_other_tokens(entry) for entry in found.token_differences]
     for move in found.moves:
         where = f"a{move.from_attempt} on {move.from_placement} -> a{move.to_attempt} on {move.to_placement}"
         shown = f"witnessed by {move.steps_replayed:,} replayed steps" if move.witnessed else "not witnessed"
@@ -193,6 +195,16 @@ def _difference(found: Verification) -> Iterator[str]:
     yield (
         f"first difference: step {first.step:,}, a{first.attempt} against a{first.first_attempt}: "
         f"{', '.join(first.fields)}{ranks}; |Δ loss| {_delta(first.delta_loss)}"
+    )
+
+
+def _other_tokens(found: TokenDifference) -> str:
+    instead = "" if found.batch_of_step is None else f" (it read the batch of step {found.batch_of_step:,})"
+    first = found.should_have_read[0]
+    return (
+        f"step {found.step:,}: the loader of a{found.attempt} read other tokens than recipe and token files "
+        f"give{instead}; virtual rank {first.virtual_rank} should have read {first.file} from token {first.token:,} on "
+        "(--json has every rank)"
     )
 
 

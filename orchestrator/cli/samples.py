@@ -4,11 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from orchestrator.cli.errors import BadInput
-from orchestrator.reports.tokens import TokenCheck, TokenFiles
+from orchestrator.reports.tokens import SAMPLE, TokenCheck, TokenFiles
 from orchestrator.store.run_store import RunStore
 
 
-def token_check(store: RunStore, data_root: str | None, *, say: Callable[[str], None]) -> TokenCheck | None:
+def token_check(
+    store: RunStore, data_root: str | None, *, say: Callable[[str], None], sample: int = SAMPLE
+) -> TokenCheck | None:
     """How to compute them; None, and said so, where the files are not and nobody named their place.
 
     Raises:
@@ -16,7 +18,7 @@ def token_check(store: RunStore, data_root: str | None, *, say: Callable[[str], 
     """
     root = Path(data_root or store.run().data_root)
     if root.is_dir():
-        return TokenCheck(checksum_of=TokenFiles(root).checksum_of)
+        return TokenCheck(source=TokenFiles(root), sample=sample)
     if data_root is not None:
         raise BadInput(f"--data-root {root}: no such folder; name the one with the token files")
     say(f"token files are not at {root}, so samples are not computed again; --data-root says where they are")

@@ -163,11 +163,15 @@ def _witnesses(found: Verification) -> list[Claim]:
 def _tokens(found: Verification) -> list[Claim]:
     if not found.tokens_recomputed:
         return []
+    evidence = f"{found.tokens_recomputed:,} steps read again, {len(found.tokens_differing):,} differing"
+    if found.token_differences:
+        evidence += f"; the first is step {found.token_differences[0].step:,}"
+        evidence += f" of attempt {found.token_differences[0].attempt}"
     return [
         Claim(
             claim="recorded tokens are those that recipe and token files give",
             held=not found.tokens_differing,
-            evidence=f"{found.tokens_recomputed:,} steps read again, {len(found.tokens_differing):,} differing",
+            evidence=evidence,
         )
     ]
 

@@ -8,6 +8,7 @@ from orchestrator.contract.ledger import Record
 from orchestrator.reports.comparison import Pair, compare
 from orchestrator.reports.facts import RunFacts
 from orchestrator.reports.moves import SharedSteps
+from orchestrator.reports.tokens import StepSample
 
 
 class Difference(Part):
@@ -32,9 +33,8 @@ class Tally:
     """Counts over all steps of all revisions; call ``add`` for each step, revision after revision, steps rising."""
 
     facts: RunFacts
-    sample_every: int | None = None
-    """Keep the records of each step that is a multiple of this; None: of none."""
-    samples: list[Record] = field(default_factory=list)
+    sample: StepSample
+    """Whose records are kept."""
     replayed_steps: int = 0
     comparisons: int = 0
     steps_differing: int = 0
@@ -55,8 +55,7 @@ class Tally:
         for record in records:
             self.ends[record.attempt] = (self.ends.get(record.attempt, (record, record))[0], record)
             self.fingerprints.setdefault(record.attempt, {})[record.fingerprint] = None
-        if self.sample_every and records[0].step % self.sample_every == 0:
-            self.samples.extend(records)
+            self.sample.add(record)
         self._cover(records)
         self._count(pairs)
 

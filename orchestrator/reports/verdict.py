@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.reports.tally import Difference
+from orchestrator.reports.tokens import TokenDifference
 
 Verdict = Literal["equal", "bounded", "differs", "nothing-replayed", "incomplete"]
 
@@ -20,6 +21,7 @@ class Findings:
     witnesses_differing: int
     recipe_problems: int
     tokens_differing: int
+    first_token_difference: TokenDifference | None
     missing_steps: int
     lost_segments: int
 
@@ -67,8 +69,11 @@ class Findings:
             )
         if self.recipe_problems:
             found.append(counted(self.recipe_problems, "recipe hash is", "recipe hashes are") + " not the revision's")
-        if self.tokens_differing:
-            found.append(counted(self.tokens_differing, "step", "steps") + " read other tokens than the recipe says")
+        if (other := self.first_token_difference) is not None:
+            found.append(
+                counted(self.tokens_differing, "step", "steps") + " read other tokens than the recipe says, the first "
+                f"at step {other.step:,} by the loader of attempt {other.attempt}"
+            )
         if self.missing_steps:
             found.append(counted(self.missing_steps, "committed step has", "committed steps have") + " no record")
         if self.lost_segments:

@@ -24,7 +24,7 @@ from orchestrator.reports.facts import RunFacts, read_facts
 from orchestrator.reports.moves import Move, moves_of
 from orchestrator.reports.steps import FrozenSegments, by_step, frozen_segments, lost_segments
 from orchestrator.reports.tally import Difference, Tally
-from orchestrator.reports.tokens import TokenCheck
+from orchestrator.reports.tokens import StepSample, TokenAudit, TokenCheck, TokenDifference, audit
 from orchestrator.reports.verdict import Findings, Verdict
 from orchestrator.store.run_store import RunStore
 
@@ -103,6 +103,8 @@ class Verification(Document):
     """Steps whose token checksum was computed again from the token files."""
     tokens_differing: tuple[int, ...]
     """Of these, steps whose records have another one."""
+    token_differences: tuple[TokenDifference, ...] = ()
+    """The first such step of each attempt, in order of steps: what its loader should have read."""
 
 
 def verify(run_store: RunStore, *, tokens: TokenCheck | None = None) -> Verification:
@@ -114,7 +116,7 @@ def verify(run_store: RunStore, *, tokens: TokenCheck | None = None) -> Verifica
     """
     facts = read_facts(run_store)
     manifests = read_manifests(run_store)
-    tally = Tally(facts=facts, sample_every=tokens.every if tokens else None)
+    tally = Tally(facts=facts, sample=StepSample(run_store.name, tokens.sample if tokens else 0))
     frozen = frozen_segments(facts.specs.values())
     lost = lost_segments(run_store, frozen)
     _stream(run_store, facts, tally, frozen)
@@ -122,7 +124,7 @@ def verify(run_store: RunStore, *, tokens: TokenCheck | None = None) -> Verifica
     witnesses = witnesses_of(manifests)
     missing = tuple(StepRange(first=gap.start, last=gap.stop - 1) for gap in tally.missing())
     problems = recipe_problems(facts, manifests)
-    recomputed, other_tokens = _recompute(run_store, facts, tally, tokens) if tokens else (0, ())
+    read_again = _read_again(run_store, facts, tally, tokens) if tokens else TokenAudit()
     findings = Findings(
         replayed_steps=tally.replayed_steps,
         steps_differing=tally.steps_differing,
@@ -131,7 +133,8 @@ def verify(run_store: RunStore, *, tokens: TokenCheck | None = None) -> Verifica
         first_difference=tally.first_difference,
         witnesses_differing=sum(not witness.equal for witness in witnesses),
         recipe_problems=len(problems),
-        tokens_differing=len(other_tokens),
+        tokens_differing=len(read_again.differing),
+        first_token_difference=next(iter(read_again.differences), None),
         missing_steps=sum(gap.last - gap.first + 1 for gap in missing),
         lost_segments=len(lost),
     )
@@ -157,8 +160,9 @@ def verify(run_store: RunStore, *, tokens: TokenCheck | None = None) -> Verifica
         missing_steps=missing,
         lost_segments=lost,
         recipe_problems=problems,
-        tokens_recomputed=recomputed,
-        tokens_differing=other_tokens,
+        tokens_recomputed=read_again.recomputed,
+        tokens_differing=read_again.differing,
+        token_differences=read_again.differences,
     )
 
 
@@ -170,14 +174,14 @@ def _stream(run_store: RunStore, facts: RunFacts, tally: Tally, frozen: FrozenSe
             tally.add(records)
 
 
-def _recompute(run_store: RunStore, facts: RunFacts, tally: Tally, tokens: TokenCheck) -> tuple[int, tuple[int, ...]]:
-    """How many steps' tokens were computed again, and which of these steps have a record with others."""
-    recorded: dict[tuple[int, int], set[str]] = {}
-    for record in [*tally.samples, *(record for ends in tally.ends.values() for record in ends)]:
-        recorded.setdefault((facts.specs[record.attempt].revision, record.step), set()).add(record.tokens)
-    recipes = {number: run_store.recipe(entry.recipe_sha256) for number, entry in facts.revisions.items()}
-    wrong = {step for (number, step), words in recorded.items() if words != {tokens.checksum_of(recipes[number], step)}}
-    return len(recorded), tuple(sorted(wrong))
+def _read_again(run_store: RunStore, facts: RunFacts, tally: Tally, tokens: TokenCheck) -> TokenAudit:
+    """Of the first and last step of each attempt and of the sample: are their tokens those of recipe and files?"""
+    return audit(
+        [*tally.sample.records, *(record for ends in tally.ends.values() for record in ends)],
+        tokens.source,
+        revision_of={attempt: spec.revision for attempt, spec in facts.specs.items()},
+        recipes={number: run_store.recipe(entry.recipe_sha256) for number, entry in facts.revisions.items()},
+    )
 
 
 def _revision_line(revision: Revision) -> RevisionLine:

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from orchestrator.contract.checksum import checksum
 from orchestrator.contract.recipe import Model, Stage
+from trainer.parallel.checksum import token_words
 from trainer.parallel.mesh import AXIS, Ranks, make_mesh
 from trainer.step import Metrics
 
@@ -119,7 +120,7 @@ class StandIn:
             "total": loss,
             "grad_norm": norm,
             "grad_checksum": jnp.stack([word, ~word]),
-            "token_checksum": jnp.stack([jnp.sum(batch), jnp.sum(batch * batch)]).astype(jnp.uint32),
+            "token_checksum": token_words(tokens, devices=self.ranks.devices),
             "skipped": skipped,
             "finite": finite,
         }

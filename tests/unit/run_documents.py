@@ -1,13 +1,14 @@
 """What a small run computes: its recipe, its placements, and the one set of true bits of each step."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from orchestrator.contract.base import sha256_of
 from orchestrator.contract.ledger import Fingerprint, Record, bits_of
 from orchestrator.contract.recipe import Data, Model, Recipe, Schedule, Stage, TokenFile
 from orchestrator.contract.run import Placement
+from orchestrator.reports.tokens import Reading
 
 RANKS = 4
 FULL = Placement(name="full", pool="pool", generation="cpu", hosts=4, devices_per_host=1)
@@ -16,7 +17,7 @@ OTHER = Placement(name="other", pool="pool", generation="cpu2", hosts=2, devices
 PLACEMENTS = {placement.name: placement for placement in (FULL, QUARTER, OTHER)}
 
 
-def recipe_of(stages: Mapping[str, int], *, seed: int = 0) -> Recipe:
+def recipe_of(stages: Mapping[str, int], *, seed: int = 0, ranks: int = RANKS) -> Recipe:
     """A small recipe: steps by stage name."""
     model = Model(vocab_size=32, d_model=8, n_layers=4, n_heads=4, n_kv_heads=4, head_dim=2, d_ff=16, sliding_window=8)
     return Recipe(
@@ -27,7 +28,7 @@ def recipe_of(stages: Mapping[str, int], *, seed: int = 0) -> Recipe:
             Stage(
                 name=name,
                 steps=steps,
-                virtual_ranks=RANKS,
+                virtual_ranks=ranks,
                 sequence_length=8,
                 data=Data(files=(TokenFile(path=f"{name}.u32", sha256="1" * 64, tokens=4096),)),
                 schedule=Schedule(peak=1e-3),
@@ -71,3 +72,18 @@ def true_record(
         "data_seconds": 0.125,
     }
     return Record.model_validate({**fields, **change})
+
+
+class TrueTokens:
+    """Token files that give what ``true_record`` has, except for steps that are ``wrong``; ``asked`` are all steps."""
+
+    def __init__(self, *, wrong: Collection[int] = ()) -> None:
+        self.wrong = wrong
+        self.asked: list[int] = []
+
+    def checksum_of(self, recipe: Recipe, step: int) -> str:
+        self.asked.append(step)
+        return "0" * 16 if step in self.wrong else true_record(step).tokens
+
+    def readings_of(self, recipe: Recipe, step: int) -> tuple[Reading, ...]:
+        return (Reading(virtual_rank=0, file="pretrain.u32", token=8 * step),)

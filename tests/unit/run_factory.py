@@ -35,7 +35,7 @@ from orchestrator.contract.run import CheckpointPolicy, LeafPlan, Placement, Pol
 from orchestrator.store.memory import MemoryStore
 from orchestrator.store.objects import ObjectStore
 from orchestrator.store.run_store import RunStore
-from tests.unit.run_documents import PLACEMENTS, fingerprint, recipe_of, true_record
+from tests.unit.run_documents import PLACEMENTS, RANKS, fingerprint, recipe_of, true_record
 
 SUBMITTED_AT = 1_700_000_000.0
 
@@ -52,6 +52,7 @@ class RunFactory:
         seed: int = 0,
         policy: Policy | None = None,
         objects: ObjectStore | None = None,
+        ranks: int = RANKS,
     ) -> None:
         self.store = RunStore(objects or MemoryStore(), name)
         self.now = SUBMITTED_AT
@@ -61,7 +62,7 @@ class RunFactory:
         self.attempts: list[AttemptFactory] = []
         self.episode = 0
         self.episode_open = False
-        self.recipe = recipe_of(stages or {"pretrain": steps}, seed=seed)
+        self.recipe = recipe_of(stages or {"pretrain": steps}, seed=seed, ranks=ranks)
         self.recipe_sha256 = sha256_of(self.recipe.to_bytes())
         self._submit()
 

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.reports.certificate import Certificate, certificate
 from orchestrator.reports.claims import Claim, reference_of
 from orchestrator.reports.tokens import TokenCheck
-from tests.unit.run_documents import true_record
+from tests.unit.run_documents import TrueTokens
 from tests.unit.run_factory import RunFactory
 
 
@@ -164,12 +164,16 @@ def test_equal_parameters_count_only_between_complete_runs_of_one_recipe() -> No
 
 
 def test_tokens_that_were_read_again_are_a_claim() -> None:
-    right = TokenCheck(checksum_of=lambda _, step: true_record(step).tokens)
-    wrong = TokenCheck(checksum_of=lambda _, step: "0" * 16)
+    right = TokenCheck(source=TrueTokens())
+    wrong = TokenCheck(source=TrueTokens(wrong=range(12)))
     run = undisturbed()
     assert claim(certificate(run.store, tokens=right), "recorded tokens").held
     assert "not read again" not in certificate(run.store, tokens=right).statement
-    assert not certificate(run.store, tokens=wrong).held
+    refused = certificate(run.store, tokens=wrong)
+    assert not refused.held
+    assert claim(refused, "recorded tokens").evidence == (
+        "12 steps read again, 12 differing; the first is step 0 of attempt 1"
+    )
 
 
 def test_a_certificate_carries_its_own_hash() -> None:

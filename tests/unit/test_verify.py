@@ -1,21 +1,16 @@
 """verify: any bit of any replayed record that differs is found, and nothing else is."""
 
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.contract.base import ContractError
-from orchestrator.contract.checksum import checksum, words
 from orchestrator.contract.ledger import COMPUTED, Record, bits_of, float_of
 from orchestrator.contract.run import Policy
-from orchestrator.order.global_order import GlobalOrder
-from orchestrator.reports.tokens import TokenCheck, TokenFiles
 from orchestrator.reports.verify import Verification, verify
-from tests.unit.run_documents import PLACEMENTS, RANKS, flipped, recipe_of, true_record
+from tests.unit.run_documents import PLACEMENTS, RANKS, flipped, true_record
 from tests.unit.run_factory import RunFactory
 
 BOUNDED = Policy(placements=tuple(PLACEMENTS.values()), comparison="bounded", loss_bound=0.25)
@@ -373,57 +368,6 @@ def test_changed_recipe_bytes_are_refused() -> None:
     run.store.objects.overwrite(name, run.store.objects.read(name).data.replace(b'"seed": 0', b'"seed": 1'))
     with pytest.raises(ContractError, match="the recipe's bytes were changed"):
         verify(run.store)
-
-
-# ---- token files
-def test_tokens_are_computed_again_for_ends_of_attempts_and_a_sample() -> None:
-    asked: list[int] = []
-
-    def checksum_of(_: object, step: int) -> str:
-        asked.append(step)
-        return true_record(step).tokens
-
-    found = verify(killed_and_finished().store, tokens=TokenCheck(checksum_of=checksum_of, every=5))
-    assert sorted(asked) == [0, 4, 5, 6, 10, 11]
-    assert (found.tokens_recomputed, found.tokens_differing, found.verdict) == (6, (), "equal")
-
-
-def test_tokens_that_the_files_do_not_give_are_a_difference() -> None:
-    wrong = TokenCheck(checksum_of=lambda _, step: "0" * 16 if step == 6 else true_record(step).tokens)
-    found = verify(killed_and_finished().store, tokens=wrong)
-    assert (found.tokens_differing, found.verdict) == ((6,), "differs")
-
-
-def test_token_files_give_the_words_that_devices_gave(tmp_path: Path) -> None:
-    recipe = recipe_of({"pretrain": 3, "anneal": 2})
-    tokens = {stage.name: np.arange(4096, dtype="<u4") + index for index, stage in enumerate(recipe.stages)}
-    for name, ids in tokens.items():
-        ids.tofile(tmp_path / f"{name}.u32")
-    files = TokenFiles(tmp_path)
-    for step, stage, batch in ((0, "pretrain", 0), (2, "pretrain", 2), (3, "anneal", 0)):
-        order = GlobalOrder(recipe.stage_named(stage))
-        starts = [order.place(int(instance)).token for instance in order.batch(batch)]
-        rows = [[tokens[stage][start : start + 8]] for start in starts]
-        assert files.checksum_of(recipe, step) == words(checksum(np.array(rows, np.uint32))), step
-
-
-def test_other_tokens_in_a_file_show(tmp_path: Path) -> None:
-    recipe = recipe_of({"pretrain": 128})  # every instance of the file
-    ids = np.arange(4096, dtype="<u4")
-    ids.tofile(tmp_path / "pretrain.u32")
-    before = [TokenFiles(tmp_path).checksum_of(recipe, step) for step in range(128)]
-    ids[[100, 101]] = ids[[101, 100]]
-    ids.tofile(tmp_path / "pretrain.u32")
-    after = [TokenFiles(tmp_path).checksum_of(recipe, step) for step in range(128)]
-    assert sum(one != other for one, other in zip(before, after, strict=True)) == 1
-
-
-def test_a_token_file_of_another_length_is_refused(tmp_path: Path) -> None:
-    np.arange(4095, dtype="<u4").tofile(tmp_path / "pretrain.u32")
-    with pytest.raises(ContractError, match=r"pretrain\.u32: holds 4,095 tokens, the recipe says 4,096"):
-        TokenFiles(tmp_path).checksum_of(recipe_of({"pretrain": 3}), 0)
-    with pytest.raises(ContractError, match=r"nowhere/pretrain\.u32: .*; correct data_root"):
-        TokenFiles(tmp_path / "nowhere").checksum_of(recipe_of({"pretrain": 3}), 0)
 
 
 def test_a_verification_survives_its_own_json() -> None:
