@@ -66,6 +66,7 @@ class Record(Part):
     seconds: float
     """From the batch's request to the metrics on the host."""
     data_seconds: float = 0.0
+    """Of these, until the batch was on the devices of the process that records; 0 in records that do not say."""
 
     def differs_from(self, other: "Record") -> tuple[str, ...]:
         """Names of the computed fields whose bits differ; times do not count."""

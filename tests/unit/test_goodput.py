@@ -1,5 +1,6 @@
 """goodput: every nanosecond of wall time is in exactly one bucket, whatever clocks and people do."""
 
+import json
 from collections.abc import Sequence
 
 from hypothesis import given
@@ -27,6 +28,21 @@ def assert_whole(found: Goodput) -> None:
     assert shares == (10_000 if found.wall_nanoseconds else 0), found
     assert round(sum(bucket.percent for bucket in found.buckets), 2) == shares / 100
     assert tuple(bucket.name for bucket in found.buckets) == BUCKETS
+
+
+def test_records_from_before_the_wait_for_data_was_recorded_count_as_without_one() -> None:
+    run = RunFactory(steps=4)
+    attempt = run.launch().train(3)
+    fields = true_record(3, started=run.now).model_dump(mode="json", exclude={"data_seconds"})
+    name = f"demo/attempts/{attempt.number:04d}/ledger/000009.jsonl"
+    run.store.objects.create(name, (json.dumps(fields) + "\n").encode())
+    attempt.next_step = 4
+    run.now += 1.0
+    attempt.commit().finish()
+    found = goodput(run.complete().store, now=None)
+    assert_whole(found)
+    spent = seconds_of(found)
+    assert (spent["DATA_LOADING_SYNC"], spent["PRODUCTIVE"]) == (3 * 0.125, 3 * 0.875 + 1.0)
 
 
 # ---- whole histories
