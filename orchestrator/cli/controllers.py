@@ -15,6 +15,8 @@ from pathlib import Path
 
 from orchestrator.cli.errors import Unreachable
 from orchestrator.contract.run import Run
+from orchestrator.reports.facts import read_facts
+from orchestrator.store.run_store import RunStore
 
 START_TIMEOUT = 60.0
 """Seconds until a controller that was started must lead."""
@@ -39,6 +41,14 @@ def leader_of(run: Run) -> int | None:
         os.close(handle)
     kind, _, _, _, pid = struct.unpack(_LOCK_LAYOUT, answer)
     return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def without_leader(store: RunStore) -> bool:
+    """The run goes on and nobody leads it, so it stands still; known only where its fleet is on this machine."""
+    facts = read_facts(store)
+    last = facts.changes[-1]
+    over = last.state in ("complete", "stopped") and not last.live
+    return not over and os.path.isdir(facts.run.fleet) and leader_of(facts.run) is None
 
 
 @contextlib.contextmanager

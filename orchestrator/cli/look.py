@@ -1,6 +1,5 @@
 """``everstep status``, ``why`` and ``events``: what the store says of runs."""
 
-import os
 import time
 from datetime import datetime, tzinfo
 from typing import ClassVar
@@ -8,7 +7,7 @@ from typing import ClassVar
 import click
 
 from orchestrator.cli import render
-from orchestrator.cli.controllers import how_to_start, leader_of
+from orchestrator.cli.controllers import how_to_start, without_leader
 from orchestrator.cli.errors import BadInput
 from orchestrator.cli.options import json_option, run_argument, store_option
 from orchestrator.cli.output import note, print_document, print_json_line, print_lines, print_table
@@ -75,7 +74,7 @@ def status(run: str | None, store: str | None, watch: bool, count: int, as_json:
         print_document(StatusList(store=objects.address, runs=rows))
     elif rows:
         print_table(render.status_table(rows))
-        _note_missing_controllers(objects, rows)
+        _note_missing_controllers(objects, names)
     else:
         print_lines([f"no runs in {objects.address}; submit one: everstep submit run.yaml"])
 
@@ -149,13 +148,10 @@ def zone_here() -> tzinfo:
     return zone
 
 
-def _note_missing_controllers(objects: ObjectStore, rows: tuple[Status, ...]) -> None:
-    """A run that nobody leads stands still; only where its fleet is on this machine can that be known."""
-    for row in rows:
-        document = RunStore(objects, row.run).run()
-        over = row.state in ("complete", "stopped") and not row.live
-        if not over and os.path.isdir(document.fleet) and leader_of(document) is None:
-            note(f"no controller leads run {row.run}; start one: {how_to_start(row.run, objects.address)}")
+def _note_missing_controllers(objects: ObjectStore, names: list[str]) -> None:
+    for name in names:
+        if without_leader(RunStore(objects, name)):
+            note(f"no controller leads run {name}; start one: {how_to_start(name, objects.address)}")
 
 
 def _one(run: str | None, names: list[str]) -> str:

@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("logs:logs", "Last lines of trainers, the first failing host first."),
         "fleet": ("fleet:fleet", "Hosts, their condition and what is known of it."),
         "decide": ("decide:decide", "What would be decided now."),
+        "doctor": ("doctor:doctor", "Whether installation, store and fleet can carry a run."),
     },
     "Ask": {
         "drain": ("people:drain", "Save, leave, and launch again."),
