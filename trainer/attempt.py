@@ -29,6 +29,7 @@ from trainer.launch import Launch
 from trainer.ledger import LedgerWriter
 from trainer.loop import Stopped, Training
 from trainer.peers import Peers, connect
+from trainer.profile import Profiler
 from trainer.progress import ProgressReport
 from trainer.replay import Replay
 from trainer.step import Program, StepPlan, build_program
@@ -66,7 +67,7 @@ def run_attempt(launch: Launch, progress: ProgressReport, drain: Drain) -> ExitC
     progress.enter("restore")
     restored = restore(launch, peers, program=program, head=head.value)
     fingerprint = fingerprint_of(launch, jax.devices()[0])
-    with open_ledger(launch) as ledger:
+    with open_ledger(launch) as ledger, profiler_of(launch, program, progress=progress) as profiler:
         training = Training(
             spec=launch.spec,
             stage=launch.stage,
@@ -79,6 +80,7 @@ def run_attempt(launch: Launch, progress: ProgressReport, drain: Drain) -> ExitC
             ledger=ledger,
             drain=drain,
             progress=progress,
+            profiler=profiler,
         )
         code = train(training, restored, program=program, seed=launch.recipe.seed)
     return leave(code, progress, peers)
@@ -163,6 +165,18 @@ def open_ledger(launch: Launch) -> Iterator[LedgerWriter | None]:
             ledger.close(seconds=LEDGER_SECONDS / 20)
         raise
     ledger.close(seconds=LEDGER_SECONDS)
+
+
+@contextlib.contextmanager
+def profiler_of(launch: Launch, program: Program, *, progress: ProgressReport) -> Iterator[Profiler]:
+    """Traces of this process; orders are looked for as often as progress is written."""
+    profiler = Profiler(
+        launch.store, attempt=launch.spec.attempt, process=launch.process, program_text=program.program_text
+    )
+    profiler.look()
+    progress.beside = profiler.look
+    yield profiler
+    profiler.close()
 
 
 def saver_of(

@@ -19,6 +19,7 @@ from trainer.checkpoint.verify import Checksums
 from trainer.drain import Drain
 from trainer.ledger import LedgerWriter
 from trainer.optim.schedule import learning_rate
+from trainer.profile import Profiler
 from trainer.progress import ProgressReport
 from trainer.replay import Replay
 from trainer.step import Metrics, StepResult
@@ -74,6 +75,7 @@ class Training:
     ledger: LedgerWriter | None
     drain: Drain
     progress: ProgressReport
+    profiler: Profiler
     committed: int | None = None
     """``next_step`` of the newest committed checkpoint; None before the first."""
     _noted: Outcome | None = field(default=None, init=False)
@@ -102,6 +104,7 @@ class Training:
 
     def take_step(self, state: Tree, step: int) -> Tree:
         """From ``step`` to ``step + 1``; recorded, and compared with what earlier attempts recorded of it."""
+        self.profiler.before(step)
         started, begin = time.time(), time.perf_counter()
         index = step - self.first_step
         rate = learning_rate(self.stage, update=index + 1)
@@ -119,6 +122,7 @@ class Training:
             seconds=time.perf_counter() - begin,
             data_seconds=data_seconds,
         )
+        self.profiler.after(step)
         if self.ledger is not None:
             self.ledger.add(record)
         # before it is judged: the exit document of a step that does not pass names that step

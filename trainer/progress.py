@@ -53,6 +53,8 @@ class ProgressReport:
         self._save_error: str | None = None
         self._save_failures = 0
         self._skipped: deque[int] = deque(maxlen=SKIPPED_SHOWN)
+        self.beside: Callable[[], None] = lambda: None
+        """Called after each write of the thread that writes: for what also looks at the store at this pace."""
 
     @property
     def step(self) -> int | None:
@@ -147,3 +149,4 @@ class ProgressReport:
             self._wake.clear()
             if not self._stopped:
                 self._write()
+                self.beside()

@@ -42,6 +42,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "amend": ("revise:amend", "Go on with a changed recipe, as a new revision."),
         "rewind": ("revise:rewind", "Go on from an earlier checkpoint, as a new revision."),
         "pin": ("pin:pin", "Keep a checkpoint for good."),
+        "profile": ("profile:profile", "Trace some steps of a live run."),
         "policy": ("policy:policy", "Show what may change on a live run, or replace it."),
     },
     "Prove": {

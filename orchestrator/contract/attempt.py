@@ -119,6 +119,30 @@ class StopOrder(Document):
     at: float
 
 
+class ProfileOrder(Document):
+    """Asks an attempt's trainers to trace steps ``first_step`` … ``last_step``. Replaced by compare-and-swap; a trainer
+    that cannot trace leaves it alone."""
+
+    KIND: ClassVar[str] = "profile"
+
+    attempt: Positive
+    first_step: Annotated[int, Field(ge=0)]
+    last_step: Annotated[int, Field(ge=0)]
+    by: str
+    reason: str
+    at: float
+
+    @property
+    def steps(self) -> str:
+        """``100..105``, as a person asks for them."""
+        return f"{self.first_step}..{self.last_step}"
+
+    @property
+    def folder(self) -> str:
+        """Inside the run: ``host-NNN/`` of each process below it."""
+        return f"profiles/{self.first_step:012d}-{self.last_step:012d}-a{self.attempt:04d}"
+
+
 class Rendezvous(Document):
     """Where process 0 listens for the others. Create-only."""
 

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from orchestrator.contract.attempt import (
     AttemptSpec,
     Exit,
+    ProfileOrder,
     Progress,
     Rendezvous,
     Segment,
@@ -191,6 +192,25 @@ class RunStore:
 
     def stop_order(self, attempt: int, how: str) -> StopOrder | None:
         return self._maybe(f"attempts/{attempt:04d}/{how}.json", StopOrder)
+
+    def profile_order(self, attempt: int) -> ProfileOrder | None:
+        """The newest order to profile this attempt."""
+        return self._maybe(f"attempts/{attempt:04d}/profile.json", ProfileOrder)
+
+    def put_profile_order(self, order: ProfileOrder, *, after: ProfileOrder | None) -> None:
+        """Order a profile, in place of the one ``after`` (None: there is none).
+
+        Raises:
+            AlreadyExists, Conflict: somebody else was first.
+        """
+        name = f"attempts/{order.attempt:04d}/profile.json"
+        if after is None:
+            self._create(name, order)
+            return
+        before = self._read(name, ProfileOrder)
+        if before.value != after:
+            raise Conflict(f"{name} was changed by another writer")
+        self.objects.swap(self._name(name), order.to_bytes(), generation=before.generation)
 
     def create_rendezvous(self, attempt: int, rendezvous: Rendezvous) -> None:
         self._create(f"attempts/{attempt:04d}/rendezvous.json", rendezvous)

@@ -78,6 +78,10 @@ class StandIn:
         self._step = jax.jit(mapped, donate_argnums=0).lower(state, tokens, rate).compile()
         self._gather = jax.jit(lambda state: state, out_shardings=whole).lower(state).compile()
 
+    def program_text(self) -> str:
+        text: str = self._step.as_text()
+        return text
+
     def step(self, state: Any, tokens: Array, learning_rate: np.float32) -> tuple[Any, Metrics]:
         rate = jax.make_array_from_callback((), self._on(WHOLE), lambda _: learning_rate)
         state, figures = self._step(state, tokens, rate)
