@@ -1,12 +1,11 @@
 """What ``everstep doctor`` checks of an object store.
 
-``CHECKS`` are those of every store; ``CHECKS_BY_SCHEME`` adds what only one kind has: "" is a folder, and another kind
-of store (``gs`` for ``gs://…``) adds its own list there. A check writes below a name of its own, which is deleted
-afterwards, and answers with a finding, whatever the store does.
+``CHECKS`` are those of every store; ``FOLDER_CHECKS`` and ``BUCKET_CHECKS`` add what only one kind has. A check writes
+below the name that it is given, which is deleted afterwards, and answers with a finding, whatever the store does.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from orchestrator.cli.doctor_finding import Finding, Machine, ok, problem, warning
 from orchestrator.cli.errors import CommandError
@@ -14,6 +13,7 @@ from orchestrator.cli.sizes import checkpoint_bytes, kept_checkpoints
 from orchestrator.cli.stores import open_store, run_names
 from orchestrator.contract.base import ContractError
 from orchestrator.store.objects import AlreadyExists, Conflict, ObjectStore, StoreError
+from orchestrator.store.opening import is_bucket
 from orchestrator.store.run_store import RunStore
 
 StoreCheck = Callable[[ObjectStore, str, Machine], Finding]
@@ -37,11 +37,11 @@ def opened(given: str | None) -> tuple[ObjectStore | None, Finding]:
 
 def examined(store: ObjectStore, machine: Machine) -> list[Finding]:
     """Every check of this kind of store, and nothing of them left behind."""
-    scheme = store.address.partition("://")[0] if "://" in store.address else ""
+    own = BUCKET_CHECKS if is_bucket(store.address) else FOLDER_CHECKS
     scratch = f"doctor-{os.getpid()}"  # few names: a folder keeps an empty lock of each that was ever swapped
     try:
         store.delete(scratch)
-        found = [check(store, scratch, machine) for check in (*CHECKS, *CHECKS_BY_SCHEME.get(scheme, ()))]
+        found = [check(store, scratch, machine) for check in (*CHECKS, *own)]
         store.delete(scratch)
     except StoreError as error:
         return [problem("store writes", str(error), remedy="make the store writable for this user")]
@@ -129,7 +129,8 @@ def _clock(store: ObjectStore, scratch: str, machine: Machine) -> Finding:
 
 
 CHECKS: Sequence[StoreCheck] = (_writes,)
-CHECKS_BY_SCHEME: Mapping[str, Sequence[StoreCheck]] = {"": (_space, _clock)}
+FOLDER_CHECKS: Sequence[StoreCheck] = (_space, _clock)
+BUCKET_CHECKS: Sequence[StoreCheck] = ()
 
 
 def _size(count: int) -> str:
