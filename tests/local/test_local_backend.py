@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.agent.process import identity_of
 from orchestrator.backends.local import drills
 from orchestrator.backends.local.backend import LocalBackend
 from orchestrator.contract.attempt import HostRef
@@ -247,6 +248,17 @@ def test_kill_host_looks_like_an_instant_reboot(bench: Bench) -> None:
     os.kill(bench.record().process.pid, 9)
     wait_until(lambda: bench.view().agent is None, "it is dead")
     assert bench.view().died_at is None, "nobody said when"
+
+
+def test_a_lost_agent_takes_its_trainer_along_and_leaves_a_host_that_is_free(bench: Bench) -> None:
+    bench.ensure_agents()
+    bench.order(1)
+    trainer, agent = bench.stepping(1).pid, bench.agent_pid()
+    said = drills.lose_agent(bench.fleet, bench.hosts[0], now=NOW)
+    assert said == f"host main/h0: killed agent {agent} alone; what it had started ended with it"
+    assert identity_of(trainer) is None
+    assert (bench.view().condition, bench.view().agent, bench.view().died_at) == ("ready", None, NOW)
+    assert bench.store.exits(1) == {}
 
 
 def test_stop_host_leaves_trainer_and_agent_alive_and_stuck(bench: Bench) -> None:

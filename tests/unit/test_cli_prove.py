@@ -143,8 +143,18 @@ def test_scrub_does_not_repeat_a_proof(moved: RunFactory) -> None:
 def test_drills_are_listed() -> None:
     code, lines = outcome(everstep("drill", "--list"))
     assert code == 0
-    on_fleets = ["kill-host", "stop-host", "shrink", "grow", "maintenance"]
-    assert [line.split()[0] for line in lines] == [*on_fleets, "corrupt-checkpoint"]
+    on_fleets = [
+        "kill-host",
+        "agent-lost",
+        "controller-lost",
+        "stop-host",
+        "slow-host",
+        "shrink",
+        "grow",
+        "maintenance",
+    ]
+    on_stores = ["corrupt-checkpoint", "torn-ledger", "store-outage", "full-disk"]
+    assert [line.split()[0] for line in lines] == on_fleets + on_stores
     assert "kill-host" in document(everstep("drill", "--list", "--json")).model_dump()["drills"]
     assert error_line(everstep("drill")).startswith("which drill?")
 
@@ -154,6 +164,7 @@ def test_drills_are_listed() -> None:
     [
         (["kill-host", "main/h1"], "host main/h1: nothing runs there, nothing was killed"),
         (["stop-host", "h2"], "host main/h2: no trainer runs there, nothing was stopped"),
+        (["agent-lost", "main/h1"], "host main/h1: no agent runs there, nothing was killed"),
         (["shrink", "main", "--keep", "1"], "pool main: 3 of 4 hosts taken away, 1 left"),
         (["grow", "main"], "pool main: 0 hosts given back, all 4 present"),
         (["maintenance", "main/h3", "--in", "60"], "host main/h3: maintenance announced in 60 s"),

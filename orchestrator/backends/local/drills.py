@@ -7,9 +7,14 @@ import signal
 from pathlib import Path
 
 from orchestrator.agent.host_folder import HostDeath, HostFolder
-from orchestrator.agent.process import send_signal
+from orchestrator.agent.process import send_signal, session_members, wait_for_end
 from orchestrator.backends.local.fleet_file import read_fleet
-from orchestrator.backends.local.host_processes import holder, kill_host_processes, trainer_processes
+from orchestrator.backends.local.host_processes import (
+    END_TIMEOUT,
+    holder,
+    kill_host_processes,
+    trainer_processes,
+)
 from orchestrator.contract.attempt import HostRef
 from orchestrator.contract.base import ContractError
 from orchestrator.fleet.local_fleet import LocalPool
@@ -23,6 +28,21 @@ def kill_host(fleet: Path, host: HostRef, *, now: float) -> str:
     if not _kill(folder, now=now):
         return f"host {host}: sent SIGKILL, but its lock is still held"
     return f"host {host}: killed agent and trainer; the host stays in the fleet"
+
+
+def lose_agent(fleet: Path, host: HostRef, *, now: float) -> str:
+    """SIGKILL the agent alone. The kernel has its trainer follow, so that none goes on without an agent."""
+    folder = _folder(fleet, host)
+    record = holder(folder)
+    if record is None or record.process is None:
+        return f"host {host}: no agent runs there, nothing was killed"
+    others = [*session_members(record.process)[1:], *trainer_processes(folder)]
+    folder.write_death(HostDeath(process=record.process, at=now))
+    send_signal(record.process, signal.SIGKILL)
+    left = [str(who.pid) for who in (record.process, *others) if not wait_for_end(who, timeout=END_TIMEOUT)]
+    if left:
+        return f"host {host}: killed agent {record.process.pid} alone; still running: {', '.join(left)}"
+    return f"host {host}: killed agent {record.process.pid} alone; what it had started ended with it"
 
 
 def stop_host(fleet: Path, host: HostRef) -> str:
