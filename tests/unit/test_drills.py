@@ -191,7 +191,8 @@ def test_a_disk_that_others_need_is_not_filled(tmp_path: Path) -> None:
 # ---- damaged files
 def test_a_torn_ledger_lacks_half_of_its_last_record(moved: RunFactory) -> None:
     store = moved.store
-    name = store.segment_names(2)[-1]
+    older = store.segment_names(2)[-1]
+    name = store.create_segment(2, 7, store.ledger(2))
     whole, records = store.read_segment(name)
     code, lines = outcome(everstep("drill", "torn-ledger", "demo"))
     torn = (Path(store.address) / name).read_bytes()
@@ -201,6 +202,7 @@ def test_a_torn_ledger_lacks_half_of_its_last_record(moved: RunFactory) -> None:
     assert not torn.endswith(b"\n")
     with pytest.raises(ContractError, match="the segment is damaged"):
         store.read_segment(name)
+    assert store.read_segment(older)[1]
 
 
 def test_a_cut_manifest_is_the_newest_one(moved: RunFactory) -> None:
