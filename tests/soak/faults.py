@@ -10,7 +10,7 @@ from random import Random
 Command = tuple[str, ...]
 """Words after ``everstep``; ``{host}`` is one that runs the attempt, ``{run}`` the run."""
 
-SLOW_SECONDS = 2.0
+SLOW_SECONDS = 1.5
 """Of the faults that last."""
 FEWEST_STEPS, MOST_STEPS = 5, 25
 """New steps between two faults; a checkpoint is due every 20."""

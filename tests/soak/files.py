@@ -21,7 +21,7 @@ policy:
   checkpoint: {every_steps: 20, prove_after: 100, max_unproven: 1000}
   deadlines: {stall_floor: 6, kill: 5}
   budgets: {host_failures: 1000}            # hosts fail on purpose: none is left alone for it
-  moves: {hold_off: 1, failed_within: 0, per_day: 1000}
+  moves: {hold_off: 0.5, failed_within: 0, per_day: 1000}
 """
 RECIPE = """\
 name: soak
