@@ -5,6 +5,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 SEEDS ?= 100000
+SEED ?= 1
+FAULTS ?= 50
 PYTEST_FLAGS ?=
 
 bin := $(VENV)/bin
@@ -17,7 +19,7 @@ made := $(VENV)/made-from-$(identity)
 installed := $(made).project-$(shell cksum pyproject.toml | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo test programs simulate lint format schemas pins clean
+.PHONY: help environment demo test programs simulate soak lint format schemas pins clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -33,6 +35,9 @@ programs: ## build the servers that tests run against, into ~/.cache/everstep; n
 
 simulate: environment ## the planner and controller against SEEDS fault schedules, on all cores
 	@$(bin)/python -m pytest tests/simulation --seeds $(SEEDS) --numprocesses auto $(PYTEST_FLAGS)
+
+soak: environment ## FAULTS random drills at a run, drawn from SEED; its end against an undisturbed one's (up to an hour)
+	@$(bin)/python -m tests.soak.run_soak --seed $(SEED) --faults $(FAULTS) --out tests/soak/results/seed-$(SEED)-faults-$(FAULTS).json
 
 lint: environment ## style, format, strict types, layers, published schemas
 	@$(bin)/ruff check .

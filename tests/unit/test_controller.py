@@ -31,11 +31,13 @@ class Clock:
     def __init__(self, run: RunFactory) -> None:
         self._run = run
         self.elapsed = 0.0
+        self.wrong_by = 0.0
+        """Seconds that the wall clock is ahead."""
         self.waits: list[float] = []
         self.stop_after: int | None = None
 
     def time(self) -> float:
-        return self._run.now + self.elapsed
+        return self._run.now + self.elapsed + self.wrong_by
 
     def monotonic(self) -> float:
         return 50.0 + self.elapsed
@@ -264,6 +266,20 @@ def test_a_store_that_was_away_starts_the_clock_of_a_stall_anew() -> None:
     bench.clock.elapsed += 2.0
     assert controller.look() == "acted"
     assert bench.last.cause == "stalled-train"
+
+
+def test_a_wall_clock_that_jumps_by_an_hour_disturbs_no_attempt_that_runs() -> None:
+    bench = Bench(policy=Policy(placements=(FULL, QUARTER), moves=Moves(hold_off=40.0)))
+    bench.run.launch("quarter").train(4)
+    bench.fleet.ensure_agents(list(bench.fleet.views), from_attempt=1)
+    controller = bench.controller()
+    assert bench.settle(controller) == "waiting"
+    count = len(bench.store.events())
+    for jump in (3600.0, -3600.0):
+        bench.clock.wrong_by += jump
+        bench.clock.elapsed += 2.0
+        assert bench.settle(controller) == "waiting"
+    assert len(bench.store.events()) == count, "neither a stall nor the end of a hold-off"
 
 
 def test_a_hold_off_starts_anew_after_a_look_that_failed() -> None:
