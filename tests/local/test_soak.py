@@ -20,7 +20,7 @@ def test_a_soak_has_each_kind_of_fault_equally_often_and_the_same_ones_for_a_see
     assert drawn != draw(seed=2, count=50)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 def test_a_run_with_five_random_faults_ends_with_the_parameters_of_an_undisturbed_one(tmp_path: Path) -> None:
     found = soak(tmp_path / "soak", seed=SEED, count=FAULTS)
     assert found.held, found

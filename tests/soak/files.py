@@ -19,7 +19,7 @@ policy:
     - {name: full, pool: main, generation: local-a, hosts: 2, devices_per_host: 2}
     - {name: half, pool: main, generation: local-a, hosts: 1, devices_per_host: 2}
   checkpoint: {every_steps: 20, prove_after: 100, max_unproven: 1000}
-  deadlines: {stall_floor: 6, kill: 5}
+  deadlines: {stall_floor: 15, kill: 5}
   budgets: {host_failures: 1000}            # hosts fail on purpose: none is left alone for it
   moves: {hold_off: 0.5, failed_within: 0, per_day: 1000}
 """

@@ -12,6 +12,7 @@ then is chance.
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -30,7 +31,7 @@ from tests.local.person import Person
 from tests.soak import files
 from tests.soak.faults import KINDS, Command, Fault, draw
 
-PATIENCE = 300.0
+PATIENCE = 600.0
 """Seconds for the run to get from one fault to where the next is due."""
 REFERENCE_PATIENCE = 3600.0
 LOOK_EVERY = 0.25
@@ -198,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="a new one, which stays; by default a temporary one")
     parser.add_argument("--out", type=Path, help="write the result as JSON here")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whatever ends it, no process of the run stays
     with _folder(options.folder) as folder:
         try:
             result = soak(folder, seed=options.seed, count=options.faults, steps=options.steps)
