@@ -6,10 +6,11 @@
 written: JAX and Orbax take seconds to import, and an agent sends SIGTERM from the first progress on.
 """
 
+import io
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 from orchestrator.contract.attempt import ERROR_VARIABLE, ExitCode
 from trainer import own_error
@@ -21,6 +22,22 @@ from trainer.progress import ProgressReport
 RunAttempt = Callable[[Launch, ProgressReport, Drain], ExitCode]
 
 
+class Log(io.FileIO):
+    """A log whose disk may be full: its lines are lost then, and training goes on."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def log_to(handle: int) -> TextIO:
+    """A text stream onto an open descriptor, which stays open."""
+    log = io.BufferedWriter(Log(handle, "wb", closefd=False))
+    return io.TextIOWrapper(log, encoding="utf-8", errors="replace", line_buffering=True)
+
+
 def load_story() -> RunAttempt:
     """Import what is heavy."""
     from trainer.attempt import run_attempt
@@ -30,6 +47,7 @@ def load_story() -> RunAttempt:
 
 def main(load: Callable[[], RunAttempt] = load_story) -> NoReturn:
     """Run the attempt that the environment names, and end the process with its exit code."""
+    sys.stdout, sys.stderr = log_to(1), log_to(2)
     drain = Drain()
     drain.listen()
     progress: ProgressReport | None = None
