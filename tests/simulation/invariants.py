@@ -167,7 +167,7 @@ class Watch:
             self._answer(event)
         log.events.append(event)
         self._act(actor, event)
-        self._fact(event)
+        self._fact(actor, event)
 
     def _answer(self, event: Event) -> None:
         assert event.request is not None
@@ -316,7 +316,7 @@ class Watch:
         elif drain.then != "relaunch" or event.request is not None:
             self._pending_return = False
 
-    def _fact(self, event: Event) -> None:
+    def _fact(self, actor: str, event: Event) -> None:
         log = self.log
         if event.kind == "ended":
             self._ended(event)
@@ -326,7 +326,7 @@ class Watch:
             log.errors = [error for error in log.errors if not self._overcome(error, event.details["manifests"])]
         elif event.kind == "deleted":
             for name in event.details["manifests"]:
-                self._given_up(name)
+                self._given_up(actor, name)
             log.given_up.update(event.details["manifests"])
         elif event.kind == "quarantined":
             log.quarantined.update(event.details["manifests"])
@@ -460,7 +460,7 @@ class Watch:
         return head.next_step == self._world.last_step and head.manifest in self._world.store.proven_names()
 
     # ---- retention
-    def _given_up(self, name: str) -> None:
+    def _given_up(self, actor: str, name: str) -> None:
         """The rules of retention, at the moment that a deletion is decided."""
         world, head, policy = self._world, self.head, self._world.scenario.policy.checkpoint
         assert head is not None
@@ -474,7 +474,9 @@ class Watch:
         self.must(
             self.manifests[name].next_step not in self._kept_steps() or name not in good, f"{name} is kept for its step"
         )
-        self.must(name != self._result_left_by(self.manifests[name].revision), f"{name} is its revision's result")
+        result = self._result_left_by(self.manifests[name].revision)
+        known = name in self._overlooked.proofs_seen_by(actor)
+        self.must(name != result or not known, f"{name} is its revision's result")
 
     def _result_left_by(self, revision: int) -> str | None:
         """The newest proven checkpoint of an earlier revision that head does not go back to."""

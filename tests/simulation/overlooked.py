@@ -63,6 +63,10 @@ class Overlooked:
         """Those of the newest attempt that were there when a controller's last look began."""
         return self._seen[controller].exits
 
+    def proofs_seen_by(self, controller: str) -> frozenset[str]:
+        """Those that were there when its last look began."""
+        return self._seen[controller].proofs
+
     def progressed(self, progress: Progress) -> None:
         key = (progress.attempt, progress.process)
         if self._counters.get(key) != progress.counter:

@@ -200,7 +200,7 @@ def test_a_torn_ledger_lacks_half_of_its_last_record(moved: RunFactory) -> None:
     assert whole.startswith(torn)
     assert torn.count(b"\n") == len(records) - 1, "the records before are whole"
     assert not torn.endswith(b"\n")
-    with pytest.raises(ContractError, match="the segment is damaged"):
+    with pytest.raises(ContractError, match="the ledger segment is damaged"):
         store.read_segment(name)
     assert store.read_segment(older)[1]
 
