@@ -128,9 +128,25 @@ def _clock(store: ObjectStore, scratch: str, machine: Machine) -> Finding:
     return (problem if skew > too_late else warning)(check, found, remedy="set both by NTP")
 
 
+def _kept_when_deleted(store: ObjectStore, _: str, __: Machine) -> Finding:
+    """Somebody will delete the wrong folder one day."""
+    from orchestrator.store.gcs import GcsStore  # its client need not be installed where stores are folders
+
+    assert isinstance(store, GcsStore)
+    check = "bucket protection"
+    remedy = f"gcloud storage buckets update {store.address} --soft-delete-duration=7d, or --versioning"
+    try:
+        found = store.keeps_deleted()
+    except StoreError as error:
+        return warning(check, f"it cannot be seen: {error}", remedy="give the account storage.buckets.get")
+    if found is None:
+        return warning(check, "neither versioning nor soft delete is on: what is deleted is gone", remedy=remedy)
+    return ok(check, found)
+
+
 CHECKS: Sequence[StoreCheck] = (_writes,)
 FOLDER_CHECKS: Sequence[StoreCheck] = (_space, _clock)
-BUCKET_CHECKS: Sequence[StoreCheck] = ()
+BUCKET_CHECKS: Sequence[StoreCheck] = (_kept_when_deleted,)
 
 
 def _size(count: int) -> str:

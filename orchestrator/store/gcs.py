@@ -176,6 +176,18 @@ class GcsStore:
             ) from None
         self._there = True
 
+    def keeps_deleted(self) -> str | None:
+        """How the bucket keeps what was deleted or overwritten by mistake; None: it does not.
+
+        Raises:
+            StoreUnavailable: the account may not see that (storage.buckets.get).
+        """
+        bucket = self._asked(self.address, _Tries(), lambda: self._client.get_bucket(self._bucket, **self._once))
+        if bucket.versioning_enabled:
+            return "versioning is on"
+        seconds = bucket.soft_delete_policy.retention_duration_seconds
+        return f"soft delete keeps objects for {int(seconds) / 86400:g} days" if seconds and int(seconds) else None
+
     def _delete_one(self, name: str) -> None:
         blob = self._blob(name)
         try:

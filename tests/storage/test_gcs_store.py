@@ -1,11 +1,16 @@
 """A bucket as a store: the contract of every store, on healthy and on bad networks, and what only a bucket has."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from unittest.mock import Mock
 
 import pytest
+from click.testing import CliRunner
+from google.cloud.storage import Bucket
 
+from orchestrator.cli.main import main as cli
 from orchestrator.store.gcs import GcsStore, Patience
 from orchestrator.store.objects import (
     AlreadyExists,
@@ -186,3 +191,28 @@ def test_of_writers_that_race_exactly_one_wins_and_its_bytes_are_there(
 def test_a_name_that_never_was_is_not_found_even_by_a_swap(store: GcsStore) -> None:
     with pytest.raises(NotFound):
         store.swap("run/never", b"x", generation="17")
+
+
+@pytest.mark.parametrize(
+    ("property_", "value", "expected"),
+    [
+        (None, None, ("warning", "neither versioning nor soft delete is on: what is deleted is gone")),
+        ("versioning_enabled", True, ("ok", "versioning is on")),
+        (
+            "soft_delete_policy",
+            Mock(retention_duration_seconds="604800"),
+            ("ok", "soft delete keeps objects for 7 days"),
+        ),
+    ],
+)
+def test_doctor_says_whether_a_bucket_keeps_what_is_deleted_and_leaves_nothing_there(
+    address: str, monkeypatch: pytest.MonkeyPatch, property_: str | None, value: object, expected: tuple[str, str]
+) -> None:
+    if property_ is not None:  # the server knows neither
+        monkeypatch.setattr(Bucket, property_, value)
+    result = CliRunner().invoke(cli, ["doctor", "--store", address, "--json"])
+    findings = {finding["check"]: finding for finding in json.loads(result.stdout)["findings"]}
+    assert findings["store writes"]["outcome"] == "ok", findings
+    found = findings["bucket protection"]
+    assert (found["outcome"], found["found"]) == expected
+    assert GcsStore(address).names("") == []

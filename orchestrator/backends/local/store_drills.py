@@ -1,10 +1,8 @@
 """Faults on purpose in a run's files, for ``everstep drill``: what storage really does now and then.
 
-Raises, all of them: ContractError when there is nothing to damage; OSError when a file cannot be written.
+Raises, all of them: ContractError when there is nothing to damage, StoreError when it cannot be written.
 """
 
-import os
-from pathlib import Path
 from typing import Literal, get_args
 
 from orchestrator.contract.base import ContractError
@@ -22,16 +20,15 @@ def corrupt_checkpoint(store: RunStore, *, how: Damage) -> str:
         raise ContractError(f"run {store.name}: no checkpoint is committed yet; nothing was damaged")
     if how == "truncated-manifest":
         return _cut(store, f"manifests/{head.manifest}.json", to=0.5)
-    name, path = _largest_file(store, store.manifest(head.manifest))
+    name = _largest_file(store, store.manifest(head.manifest))
+    whole = f"{store.name}/{store.manifest(head.manifest).folder}/{name}"
     if how == "missing-file":
-        path.unlink()
+        store.objects.delete(whole)
         return f"checkpoint {head.manifest}: deleted {name}"
-    place = path.stat().st_size // 2
-    with path.open("r+b") as file:
-        file.seek(place)
-        byte = file.read(1)
-        file.seek(place)
-        file.write(bytes([byte[0] ^ 0x80]))
+    data = bytearray(store.objects.read(whole).data)
+    place = len(data) // 2
+    data[place] ^= 0x80
+    store.objects.overwrite(whole, bytes(data))
     return f"checkpoint {head.manifest}: flipped a bit of byte {place:,} of {name}"
 
 
@@ -48,17 +45,15 @@ def tear_ledger(store: RunStore) -> str:
 
 def _cut(store: RunStore, name: str, *, to: float) -> str:
     """``to``: the part of the file that stays."""
-    path = Path(store.address) / name
-    size = path.stat().st_size
-    os.truncate(path, int(size * to))
-    return f"{name}: cut from {size:,} to {int(size * to):,} bytes"
+    data = store.objects.read(f"{store.name}/{name}").data
+    rest = data[: int(len(data) * to)]
+    store.objects.overwrite(f"{store.name}/{name}", rest)
+    return f"{name}: cut from {len(data):,} to {len(rest):,} bytes"
 
 
-def _largest_file(store: RunStore, manifest: Manifest) -> tuple[str, Path]:
-    if not manifest.files:
-        raise ContractError(f"checkpoint {manifest.name} has no files; nothing was damaged")
-    name = max(manifest.files, key=lambda name: manifest.files[name].size)
-    path = Path(store.address) / manifest.folder / name
-    if not path.is_file() or not path.stat().st_size:
-        raise ContractError(f"{path}: not there, or empty; nothing was damaged")
-    return name, path
+def _largest_file(store: RunStore, manifest: Manifest) -> str:
+    sizes = store.checkpoint_sizes(manifest.folder)
+    name = max(sizes, key=lambda name: sizes[name], default=None)
+    if name is None or not sizes[name]:
+        raise ContractError(f"checkpoint {manifest.name}: its files are not there, or empty; nothing was damaged")
+    return name
