@@ -1,6 +1,6 @@
 """Simulated hosts, and the backend through which a controller sees them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -107,14 +107,12 @@ class SimBackend:
             if host.agent is not None:
                 host.agent.leave()
 
-    def _each(self, operation: str, hosts: Sequence[HostRef]) -> list[Host]:
-        """The hosts that can be reached; it may fail between any two of them."""
-        found = []
+    def _each(self, operation: str, hosts: Sequence[HostRef]) -> Iterator[Host]:
+        """The hosts that can be reached; time may pass, or it may fail, between any two of them."""
         for ref in hosts:
             self._guard.before(operation, str(ref))
             if self._world.backend_down:
                 raise BackendUnavailable("the fleet's API does not answer")
             host = self._world.hosts[ref]
             if host.listed and not host.unknown:
-                found.append(host)
-        return found
+                yield host

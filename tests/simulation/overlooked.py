@@ -49,6 +49,8 @@ class Overlooked:
         self._proofs: set[str] = set()
         self._seen: dict[str, Seen] = {}
         self._blind_at: dict[str, float] = {}
+        self._longest_look: dict[str, float] = {}
+        """Seconds, by controller: what moves while it looks is news to it that much later."""
 
     # ---- what there is to be seen
     def exited(self, end: Exit) -> None:
@@ -102,7 +104,9 @@ class Overlooked:
     def check(self, controller: "SimController") -> None:
         """After a look that waits. Raises Violation."""
         world, log, seen = self._world, self._watch.log, self._seen[controller.name]
-        if seen.at != world.timeline.now or seen.event != len(log.events):
+        lasted = world.timeline.now - seen.at
+        self._longest_look[controller.name] = max(lasted, self._longest_look.get(controller.name, 0.0))
+        if lasted > 0 or seen.event != len(log.events):
             return  # it was paused, or another controller led
         self._checkpoints(seen)
         launch = log.open
@@ -145,7 +149,8 @@ class Overlooked:
         longest = max(deadlines.start, deadlines.compile, 6 * self._world.scenario.step_seconds * 1.1)
         quiet = self._world.timeline.now - since
         must(
-            quiet <= longest + SLACK, f"a{launch.attempt} stands still for {quiet:.0f} s, and nothing is done about it"
+            quiet <= longest + SLACK + self._longest_look[controller.name],
+            f"a{launch.attempt} stands still for {quiet:.0f} s, and nothing is done about it",
         )
 
     def _unproven(self, launch: Launch) -> None:
