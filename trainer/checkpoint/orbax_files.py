@@ -7,6 +7,7 @@ is for the caller to agree on. Retention and the choice of a step are not Orbax'
 its path or its ``gs://`` address.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ SUBFOLDER = "state"
 """Inside a checkpoint's folder, so that a half-written one is inside it too and is deleted with it."""
 SAVE_SECONDS = 1200
 """For all processes to write their parts."""
+CHUNK_BYTES = 64 << 20
+"""At most, of what is read as a whole: another mesh reads little more than it wants."""
+IN_FLIGHT_GB = 1
+"""Read at a time by a process, or one shard where that is more; it is held twice for a moment."""
 
 
 class NotAsAsked(ValueError):
@@ -57,6 +62,7 @@ def save(folder: str, state: Tree, *, label: str, meet: Meet | None = None) -> P
     ``meet`` is how processes that have written wait for the others; None: Orbax's own way, with a deadline only.
     """
     processes = range(jax.process_count())
+    how = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES), state)
     barrier = None if meet is None else lambda *, key, timeout_ms: meet(key, timeout_ms / 1000)
     checkpointer = ocp.AsyncCheckpointer(
         ocp.PyTreeCheckpointHandler(),
@@ -65,7 +71,7 @@ def save(folder: str, state: Tree, *, label: str, meet: Meet | None = None) -> P
             primary_host=0, active_processes=set(processes), barrier_sync_key_prefix=label
         ),
     )
-    checkpointer.save(f"{folder}/{SUBFOLDER}", args=ocp.args.PyTreeSave(state))
+    checkpointer.save(f"{folder}/{SUBFOLDER}", args=ocp.args.PyTreeSave(state, save_args=how))
     return PendingSave(checkpointer)
 
 
@@ -78,7 +84,8 @@ def restore(folder: str, abstract: Tree) -> Tree:
     """
     # a dtype, here or in the wanted tree, would make Orbax cast instead of letting a wrong one be seen
     how = jax.tree.map(lambda a: ocp.ArrayRestoreArgs(sharding=a.sharding, global_shape=a.shape), abstract)
-    found = _read(folder, jax.tree.map(lambda _: 0, abstract), how)
+    shards = [math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(abstract)]
+    found = _read(folder, jax.tree.map(lambda _: 0, abstract), how, largest=max(shards))
     jax.tree_util.tree_map_with_path(_check, abstract, found)
     return found
 
@@ -89,16 +96,18 @@ def read_array(folder: str, path: str) -> NDArray[Any]:
     how: Tree = ocp.RestoreArgs(restore_type=np.ndarray)
     for key in reversed(path.split("/")):
         wanted, how = {key: wanted}, {key: how}
-    (found,) = jax.tree.leaves(_read(folder, wanted, how))
+    (found,) = jax.tree.leaves(_read(folder, wanted, how, largest=None))
     if not isinstance(found, np.ndarray | np.generic):
         raise NotAsAsked(f"array {path} is missing")
     return np.asarray(found)
 
 
-def _read(folder: str, wanted: Tree, how: Tree) -> Tree:
+def _read(folder: str, wanted: Tree, how: Tree, *, largest: int | None) -> Tree:
+    """``largest``: bytes of the largest shard; None: no limit, for one array read as a whole."""
     alone = jax.process_index()
     options = ocp.options.MultiprocessingOptions(primary_host=alone, active_processes={alone})
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
+    limit = None if largest is None else max(IN_FLIGHT_GB, math.ceil((largest + CHUNK_BYTES) * 1.1e-9))
+    handler = ocp.PyTreeCheckpointHandler(restore_concurrent_gb=limit, multiprocessing_options=options)
     arguments = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
     with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
         return reader.restore(f"{folder}/{SUBFOLDER}", args=arguments)
