@@ -168,7 +168,7 @@ class GcsStore:
             list(self._client.list_blobs(self._bucket, prefix=self._prefix, max_results=1, **self._once))
 
         try:
-            self._asked(self.address, _Tries(), ask)
+            self._asked("any name", _Tries(), ask)
         except NotFound:
             raise StoreUnavailable(
                 f"{self.address}: there is no such bucket; check its name, or make it: "
@@ -182,7 +182,7 @@ class GcsStore:
         Raises:
             StoreUnavailable: the account may not see that (storage.buckets.get).
         """
-        bucket = self._asked(self.address, _Tries(), lambda: self._client.get_bucket(self._bucket, **self._once))
+        bucket = self._asked("its settings", _Tries(), lambda: self._client.get_bucket(self._bucket, **self._once))
         if bucket.versioning_enabled:
             return "versioning is on"
         seconds = bucket.soft_delete_policy.retention_duration_seconds
@@ -225,7 +225,7 @@ class GcsStore:
 
     def _asked_of_all(self, prefix: str, ask: Callable[[], T]) -> T:
         try:
-            return self._asked(prefix or self.address, _Tries(), ask)
+            return self._asked(prefix or "all names", _Tries(), ask)
         except NotFound:
             self.check()
             raise
@@ -243,9 +243,11 @@ class GcsStore:
 
     def _retrying(self, what: str, tries: "_Tries") -> Retrying:
         def note(state: RetryCallState) -> None:
+            if not tries.unknown:
+                error = state.outcome and state.outcome.exception()
+                why = error and _one_line(error)
+                _log.warning("%s: %s: %s; trying again for %.0f s", self.address, what, why, patience.total)
             tries.unknown = True
-            error = state.outcome and state.outcome.exception()
-            _log.warning("%s in %s: try %d: %s", what, self.address, state.attempt_number, error and _one_line(error))
 
         patience = self._patience
         return Retrying(
@@ -288,4 +290,4 @@ def _problem(error: BaseException) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
