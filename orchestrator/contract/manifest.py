@@ -27,7 +27,7 @@ class FileEntry(Part):
     """Computed by who wrote it; None in a bucket, whose service computes its own."""
     crc32c: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{6}==$")] | None = None
     """The service's own, base64 of its four bytes in big-endian order."""
-    generation: str | None = None
+    generation: Annotated[str, Field(pattern=r"^[0-9]{1,20}$")] | None = None
     """At which the service had these bytes."""
 
     @model_validator(mode="after")

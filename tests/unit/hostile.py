@@ -41,6 +41,8 @@ WORDS = (
     "0123456789abcdef" * 4,
     "0123456789abcdef",
     "3f800000",
+    "AAAAAA==",
+    "17",
 )
 """A string for every pattern."""
 HOSTILE_PATHS = (

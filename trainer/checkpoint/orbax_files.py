@@ -53,7 +53,7 @@ class PendingSave:
 def prepare(folder: str) -> None:
     """Make a folder for a save; a bucket has none to make. Raises OSError."""
     if "://" not in folder:
-        Path(folder).mkdir(parents=True)
+        Path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def save(folder: str, state: Tree, *, label: str, meet: Meet | None = None) -> PendingSave:

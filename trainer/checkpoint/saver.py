@@ -117,7 +117,8 @@ class Saver:
             return COMMIT
         folder = self._folder(next_step)
         try:
-            self._store.delete_checkpoint(folder)  # of a save of this attempt that failed
+            if self._store.checkpoint_sizes(folder):  # of a save of this attempt that failed
+                self._store.delete_checkpoint(folder)
             orbax_files.prepare(self._store.checkpoint_address(folder))
         except (OSError, StoreError) as error:
             return _one_line(error)
