@@ -63,7 +63,7 @@ class Result:
     versions: tuple[dict[str, str], ...]
     seconds: float
     failed: tuple[str, ...]
-    """The certificate's claims that do not hold: who dies just after a commit leaves no step that witnesses the move."""
+    """Claims of the certificate that do not hold: who dies just after a commit leaves no step that witnesses a move."""
 
 
 class Soak:
