@@ -104,8 +104,9 @@ class Policy(Document):
     """For ``bounded``: |Δ loss| allowed a step between different fingerprints."""
     witness_steps: Annotated[int, Field(ge=0)] = 2
     """Steps a drained attempt runs beyond its drain checkpoint, so that the move can be proven."""
-    prepare: bool = True
-    """Compile, beside the run, for the placements that may come next."""
+    prepare: bool = False
+    """Compile, beside the run, for the placements that may come next. It takes CPUs that trainers on the same machine
+    may need: with JAX 0.12, processes of one host that were starved by it have been seen to mix up two collectives."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -457,7 +457,7 @@ def test_the_last_checkpoint_is_read_back_however_its_attempt_ended(proven: bool
 
 
 def test_while_a_run_trains_what_may_come_next_is_compiled() -> None:
-    bench = Bench()
+    bench = Bench(policy=Policy(placements=tuple(PLACEMENTS.values()), prepare=True))
     bench.fleet.ensure_agents(list(bench.fleet.views), from_attempt=1)
     bench.run.launch("full")
     controller = bench.controller()
