@@ -120,7 +120,8 @@ class GcsStore:
 
     def swap(self, name: str, data: bytes, *, generation: str) -> str:
         if not generation.isdigit() or generation == "0":  # 0 would mean: only if there is none
-            raise self._refused(name)
+            self.read(name)  # raises NotFound
+            raise _conflict(name)
         tries = _Tries()
         try:
             return self._upload(name, data, generation=int(generation), tries=tries)
@@ -128,7 +129,7 @@ class GcsStore:
             there = self.read(name)
             if tries.unknown and there.data == data:
                 return there.generation
-            raise self._refused(name) from None
+            raise _conflict(name) from None
 
     def overwrite(self, name: str, data: bytes) -> None:
         self._upload(name, data, generation=None, tries=_Tries())
@@ -258,10 +259,6 @@ class GcsStore:
             reraise=True,
         )
 
-    def _refused(self, name: str) -> Conflict:
-        self.read(name)  # raises NotFound
-        return Conflict(f"{name} was changed by another writer")
-
     def _blob(self, name: str) -> storage.Blob:
         return self._bucket.blob(self._key(check_name(name)))
 
@@ -272,6 +269,10 @@ class GcsStore:
     def _once(self) -> dict[str, object]:
         """The client's own retries are off: they end at other errors and know nothing of our deadline."""
         return {"retry": None, "timeout": (self._patience.connect, self._patience.answer)}
+
+
+def _conflict(name: str) -> Conflict:
+    return Conflict(f"{name} was changed by another writer")
 
 
 def may_pass(error: BaseException) -> bool:
