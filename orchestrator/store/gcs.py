@@ -154,7 +154,8 @@ class GcsStore:
             objects = {blob.name.removeprefix(base) for blob in found}  # the prefixes are known after this
             return objects | {folder.removeprefix(base).rstrip("/") for folder in found.prefixes}
 
-        return sorted(child for child in self._asked_of_all(prefix, ask) if is_name(child))
+        found = self._asked_of_bucket(prefix or "all names", _Tries(), ask)
+        return sorted(child for child in found if is_name(child))
 
     def delete(self, prefix: str) -> None:
         names = [check_name(prefix), *self.names(prefix + "/")]
@@ -200,7 +201,7 @@ class GcsStore:
         data = blob.download_as_bytes(**self._once)
         return Stored(data=data, generation=str(blob.generation))  # both of one response
 
-    def _upload(self, name: str, data: bytes, *, generation: int | None, tries: "_Tries") -> str:
+    def _upload(self, name: str, data: bytes, *, generation: int | None, tries: _Tries) -> str:
         blob = self._blob(name)
 
         def send() -> str:
@@ -209,11 +210,7 @@ class GcsStore:
             )
             return str(blob.generation)
 
-        try:
-            return self._asked(name, tries, send)
-        except NotFound:
-            self.check()
-            raise
+        return self._asked_of_bucket(name, tries, send)
 
     def _listed(self, prefix: str) -> dict[str, storage.Blob]:
         base = self._key(check_prefix(prefix))
@@ -222,16 +219,17 @@ class GcsStore:
             found = self._client.list_blobs(self._bucket, prefix=base, **self._once)
             return {blob.name.removeprefix(base): blob for blob in found if not blob.name.endswith("/")}
 
-        return self._asked_of_all(prefix, ask)
+        return self._asked_of_bucket(prefix or "all names", _Tries(), ask)
 
-    def _asked_of_all(self, prefix: str, ask: Callable[[], T]) -> T:
+    def _asked_of_bucket(self, what: str, tries: _Tries, request: Callable[[], T]) -> T:
+        """As ``_asked``, of what finds nothing only where there is no bucket: an upload, a listing."""
         try:
-            return self._asked(prefix or "all names", _Tries(), ask)
+            return self._asked(what, tries, request)
         except NotFound:
             self.check()
             raise
 
-    def _asked(self, what: str, tries: "_Tries", request: Callable[[], T]) -> T:
+    def _asked(self, what: str, tries: _Tries, request: Callable[[], T]) -> T:
         """Raises NotFound, StoreUnavailable, and PreconditionFailed as it is."""
         try:
             return self._retrying(what, tries)(request)
@@ -242,7 +240,7 @@ class GcsStore:
         except (OSError, DataCorruption, answers.GoogleAPICallError, credentials.GoogleAuthError) as error:
             raise StoreUnavailable(f"{what}: {self.address} {_problem(error)}") from error
 
-    def _retrying(self, what: str, tries: "_Tries") -> Retrying:
+    def _retrying(self, what: str, tries: _Tries) -> Retrying:
         def note(state: RetryCallState) -> None:
             if not tries.unknown:
                 error = state.outcome and state.outcome.exception()
