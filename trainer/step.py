@@ -34,7 +34,7 @@ from trainer.parallel.leaf import Leaf, PackedModel, packs_of, sum_of_leaves
 from trainer.parallel.mesh import AXIS, Ranks, cut_axis, cut_spec, make_mesh
 from trainer.parallel.norms import canonical_rows, global_norm
 from trainer.parallel.plan import StepPlan
-from trainer.parallel.reduction import barrier, by_rank, compiler_options, pairwise_sum, rounding
+from trainer.parallel.reduction import after, barrier, by_rank, compiler_options, pairwise_sum, rounding
 
 __all__ = ["Metrics", "Program", "ReadRows", "StepPlan", "StepResult", "build_program"]
 
@@ -104,8 +104,9 @@ class Program:
     def __init__(self, plan: StepPlan, mesh: Mesh) -> None:
         self.plan = plan
         self.mesh = mesh
+        self._platform = mesh.devices.flat[0].platform
         self.ranks = Ranks(virtual=plan.stage.virtual_ranks, devices=mesh.devices.size)
-        self._leaf = _leaf_of(plan, devices=mesh.devices.size)
+        self._leaf = _leaf_of(plan, devices=mesh.devices.size, platform=self._platform)
         self._weights = self._leaf.bones.weights
         self._shapes, self._specs = _state_layout(plan, self._weights)
         self._update: jax.stages.Compiled | None = None
@@ -177,8 +178,7 @@ class Program:
         shape = (self.micro_steps, self.ranks.devices * stage.sequences_per_rank, stage.sequence_length)
         tokens = jax.ShapeDtypeStruct(shape, jnp.uint32, sharding=self._sharding(TOKENS))
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=self._sharding(REPLICATED))
-        platform = self.mesh.devices.flat[0].platform
-        options = compiler_options(platform) if self.plan.barriers else {}
+        options = compiler_options(self._platform) if self.plan.barriers else {}
         self._update = self._mapped_update().lower(state, tokens, rate).compile(options)
         # One small program for each kind of array: kinds repeat, and compile time grows with the number of loops. None
         # of them talks to other devices: processes would run them in different orders and wait for each other.
@@ -259,7 +259,7 @@ def _whole(index: Index) -> tuple[slice, ...]:
     return index
 
 
-def _leaf_of(plan: StepPlan, *, devices: int) -> Leaf:
+def _leaf_of(plan: StepPlan, *, devices: int, platform: str) -> Leaf:
     bones = skeleton(plan.model)
     return Leaf(
         bones=bones,
@@ -271,6 +271,7 @@ def _leaf_of(plan: StepPlan, *, devices: int) -> Leaf:
             leaf_dtype=plan.leaf_dtype,
             reduction=plan.reduction,
             barriers=plan.barriers,
+            ordered=platform == "cpu",
         ),
         z_loss=plan.stage.optimizer.z_loss,
     )
@@ -339,7 +340,9 @@ def _update(
         "total": total,
         "grad_norm": grad_norm,
         "grad_checksum": array_words(gradient_rows, cut=0),
-        "token_checksum": token_words(grouped, devices=ranks.devices),
+        "token_checksum": token_words(
+            after(grouped, losses) if leaf.travel.ordered else grouped, devices=ranks.devices
+        ),
         "skipped": skipped,
         "finite": finite,
     }

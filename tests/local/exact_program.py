@@ -16,6 +16,7 @@ import numpy as np
 
 from orchestrator.contract import checksum
 from orchestrator.contract.recipe import Data, Model, Schedule, Stage, TokenFile
+from tests.local.hlo_order import collectives, unordered
 
 RANKS = 8
 ROOT = Path(__file__).parents[2]
@@ -101,6 +102,8 @@ def train(devices: Sequence[Any], *, dtype: str, steps: int, size: Size = TINY, 
     model, stage = recipe(size, dtype)
     program = build_program(StepPlan(model=model, stage=stage, **plan), devices)
     program.compile()
+    assert collectives(program.program_text()) >= 9
+    assert unordered(program.program_text()) == []
     state = program.init_state(7)
     params, losses, gradients, tokens = [], [], [], []
     for step in range(steps):

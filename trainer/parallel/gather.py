@@ -16,7 +16,7 @@ from jax import Array, lax
 from trainer.parallel.mesh import AXIS
 from trainer.parallel.packing import WIRES, Pack, Packed
 from trainer.parallel.plan import LeafDtype, Reduction
-from trainer.parallel.reduction import barrier, reduce_over_devices
+from trainer.parallel.reduction import after, barrier, reduce_over_devices
 
 Tree = Any
 
@@ -32,6 +32,8 @@ class Travel:
     in the compute dtype). Leaves of the embedding and of norms are fp32 always."""
     reduction: Reduction = "a2a"
     barriers: bool = True
+    ordered: bool = True
+    """Data orders a step's collectives, see ``reduction.after``: needed on CPU; elsewhere it would cost overlap."""
 
     @property
     def sent(self) -> dict[str, Any]:
@@ -74,3 +76,24 @@ def _backward(travel: Travel, pack: Pack, _: None, leaves: Tree) -> tuple[None, 
 
 
 gather.defvjp(_forward, _backward)
+
+
+@jax.custom_vjp
+def in_turn(ends: Tree, tokens: Array) -> tuple[Tree, Array]:
+    """Both as they are: tokens once all of ``ends`` is there; in the backward pass, any gradient once all are there.
+
+    So the collectives of the weights outside the layers come before those of the layers' loop, and after it.
+    """
+    return ends, barrier(after(tokens, ends))
+
+
+def _in_turn_forward(ends: Tree, tokens: Array) -> tuple[tuple[Tree, Array], None]:
+    return in_turn(ends, tokens), None
+
+
+def _in_turn_backward(_: None, cotangents: tuple[Tree, Array]) -> tuple[Tree, None]:
+    leaves = barrier(cotangents[0])
+    return jax.tree.map(lambda leaf: after(leaf, leaves), leaves), None
+
+
+in_turn.defvjp(_in_turn_forward, _in_turn_backward)

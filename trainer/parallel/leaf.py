@@ -14,9 +14,9 @@ from jax import Array, lax
 from trainer.model.layers import Weight
 from trainer.model.losses import losses
 from trainer.model.olmo3 import LeafArithmetic, Skeleton, logits
-from trainer.parallel.gather import Travel, gather
+from trainer.parallel.gather import Travel, gather, in_turn
 from trainer.parallel.packing import Pack, Packed
-from trainer.parallel.reduction import barrier, sum_over_micro_steps
+from trainer.parallel.reduction import after, barrier, sum_over_micro_steps
 
 Tree = Any
 ENDS, LAYERS = "ends", "layers"
@@ -74,9 +74,12 @@ def packs_of(bones: Skeleton, *, blocks: int) -> dict[str, Pack]:
 
 def loss_of(leaf: Leaf, wire: PackedModel, sink: PackedModel, tokens: Array) -> tuple[Array, Array]:
     """Total loss and its parts [2], summed over the targets of tokens [sequences, length]."""
+    ends = gather(leaf.travel, leaf.packs[ENDS], wire[ENDS], sink[ENDS])
+    if leaf.travel.ordered:
+        ends, tokens = in_turn(ends, tokens)
     scores = logits(
         leaf.bones,
-        gather(leaf.travel, leaf.packs[ENDS], wire[ENDS], sink[ENDS]),
+        ends,
         (wire[LAYERS], sink[LAYERS]),
         tokens,
         gather=lambda stored: gather(leaf.travel, leaf.packs[LAYERS], *stored),
@@ -98,7 +101,7 @@ def sum_of_leaves(leaf: Leaf, params: Tree, tokens: Array) -> Sums:
         gradient_of = jax.value_and_grad(lambda sink: loss_of(leaf, wire, sink, rows), has_aux=True)
         (_, parts), gradient = gradient_of(zeros)
         gradient, parts = guard((gradient, parts))
-        return gradient, parts
+        return gradient, after(parts, gradient) if leaf.travel.ordered else parts
 
     ordered = leaf.travel.reduction != "native"
     return Sums(*sum_over_micro_steps(one, micro_steps=tokens.shape[0], like=zeros, ordered=ordered))

@@ -62,6 +62,30 @@ def rounding() -> Callable[[Array], Array]:
     return rounded
 
 
+def after(value: Tree, *earlier: Tree) -> Tree:
+    """``value`` bit for bit, but computed from ``earlier`` too, so that it cannot be there before.
+
+    That orders collectives. A barrier does not: it is gone when the program runs. It is needed on CPU, where a program
+    out of the compile cache keeps in order only collectives of one loop body (XLA gives each loop that it reads a lock
+    of its own): two processes may else begin a collective inside a loop and one beside it in different orders.
+    """
+    mark = zero = barrier(jnp.uint32(0))
+    for array in jax.tree.leaves(earlier):
+        first = lax.bitcast_convert_type(array.reshape(-1)[0], _WORDS[array.dtype.itemsize])
+        mark = mark | (first.astype(jnp.uint32) & zero)
+
+    def marked(array: Array) -> Array:
+        word = _WORDS[array.dtype.itemsize]
+        bits = lax.bitcast_convert_type(array, word) ^ mark.astype(word)
+        return lax.bitcast_convert_type(bits, array.dtype)
+
+    return jax.tree.map(marked, value)
+
+
+_WORDS: dict[int, Any] = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
+"""By size in bytes."""
+
+
 def pairwise_sum(values: Array) -> Array:
     """Sum over the first axis, whose length is a power of two, by the fixed tree."""
     while values.shape[0] > 1:
