@@ -104,9 +104,8 @@ class Policy(Document):
     """For ``bounded``: |Δ loss| allowed a step between different fingerprints."""
     witness_steps: Annotated[int, Field(ge=0)] = 2
     """Steps a drained attempt runs beyond its drain checkpoint, so that the move can be proven."""
-    prepare: bool = False
-    """Compile, beside the run, for the placements that may come next. It takes CPUs that trainers on the same machine
-    may need: with JAX 0.12, processes of one host that were starved by it have been seen to mix up two collectives."""
+    prepare: bool = True
+    """Compile, beside the run and at low priority, for the placements that may come next."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

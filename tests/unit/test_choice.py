@@ -125,17 +125,17 @@ def test_what_is_whole_is_what_could_be_had_for_the_stage_that_comes_next() -> N
     assert whole_placements(case.facts(head=case.head(120))) == ()
 
 
-AHEAD = POLICY.model_copy(update={"prepare": True})
+ALONE = POLICY.model_copy(update={"prepare": False})
 
 
 def test_what_may_come_next_is_every_other_placement_of_this_stage_then_those_of_the_next() -> None:
-    case = Case(policy=AHEAD).launch().stepping()
+    case = Case().launch().stepping()
     found = [(ahead.stage, ahead.placement.name) for ahead in may_come_next(case.facts())]
     this = [("pretrain", name) for name in ("half", "quarter", "other")]
     assert found == this + [("anneal", name) for name in ("full", "half", "quarter", "other")]
 
 
-def test_nothing_is_compiled_ahead_before_the_first_new_step_or_unless_the_policy_asks_for_it() -> None:
-    assert may_come_next(Case(policy=AHEAD).facts()) == ()
-    assert may_come_next(Case(policy=AHEAD).launch().facts()) == ()
-    assert may_come_next(Case().launch().stepping().facts()) == ()
+def test_nothing_is_compiled_ahead_before_the_first_new_step_nor_when_the_policy_forbids_it() -> None:
+    assert may_come_next(Case().facts()) == ()
+    assert may_come_next(Case().launch().facts()) == ()
+    assert may_come_next(Case(policy=ALONE).launch().stepping().facts()) == ()

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from trainer.model.layers import Weight
-from trainer.parallel.gather import Travel, gather
+from trainer.parallel.gather import Travel, gather, reduce_once
 from trainer.parallel.mesh import AXIS, Ranks, make_mesh
 from trainer.parallel.packing import Pack
 from trainer.parallel.plan import Reduction
@@ -186,20 +186,21 @@ def test_a_shard_packs_its_rows_of_the_blocks_and_unpacking_undoes_it(shards: in
         assert_same(unpacked, tree)
 
 
-@pytest.mark.parametrize("devices", [1, 4])
-def test_gathered_weights_are_whole_and_their_gradient_is_the_sum_over_devices(devices: int) -> None:
+@pytest.mark.parametrize(("devices", "how"), [(1, "a2a"), (4, "a2a"), (4, "native"), (4, "native-once")])
+def test_gathered_weights_are_whole_and_their_gradient_is_the_sum_over_devices(devices: int, how: Reduction) -> None:
     """Each device's gradient of a weight w is w · (device + 1); blocks of the embedding and of norms stay fp32."""
-    travel = Travel(devices=devices, compute_dtype="bfloat16")
+    travel = Travel(devices=devices, compute_dtype="bfloat16", reduction=how)
+    once = how == "native-once"
     whole = nested(params(()))
     mesh = make_mesh(jax.devices()[:devices])
     blocks = {wire: rows.astype(BFLOAT16[wire]) for wire, rows in blocks_of(params(())).items()}
     packed = jax.device_put(blocks, NamedSharding(mesh, PartitionSpec(AXIS)))
 
     def forward_and_back(wire: dict[str, Array]) -> tuple[Any, Any]:
-        sink = jax.tree.map(lambda blocks: jnp.zeros(blocks.shape, jnp.float32), wire)
+        sink = jax.tree.map(lambda blocks: jnp.zeros((RANKS if once else len(blocks), blocks.shape[1])), wire)
         weights, back = jax.vjp(lambda sink: gather(travel, PACK, wire, sink), sink)
         grads = jax.tree.map(lambda w: w * (lax.axis_index(AXIS) + 1).astype(w.dtype), weights)
-        return weights, back(grads)[0]
+        return weights, reduce_once(back(grads)[0]) if once else back(grads)[0]
 
     specs = (PartitionSpec(), PartitionSpec(AXIS))
     weights, sums = jax.jit(

@@ -50,8 +50,8 @@ class Travel:
 def gather(travel: Travel, pack: Pack, wire: Packed, sink: Packed) -> Tree:
     """Whole weights from this device's blocks ``wire`` [V/P, size], each in the dtype of its gradient leaf.
 
-    The gradient leaves through ``sink``, fp32 of the same shapes, whose values do not matter: a gradient must have
-    the dtype of what it belongs to, and what travels is narrower than the sums.
+    The gradient leaves through ``sink``, fp32 of the same shapes (of the whole weights if it is reduced once), whose
+    values do not matter: a gradient must have the dtype of what it belongs to, and what travels is narrower.
     """
     whole = {name: _all_gather(blocks).astype(travel.leaf[name]) for name, blocks in wire.items()}
     return pack.unpack(whole)
@@ -73,6 +73,15 @@ def _backward(travel: Travel, pack: Pack, _: None, leaves: Tree) -> tuple[None, 
         for name, blocks in packed.items()
     }
     return None, barrier(sums) if travel.barriers else sums
+
+
+def reduce_once(sums: Packed) -> Packed:
+    """This device's blocks [*lead, V/P, size] of the sum over devices of whole ones [*lead, V, size]; fp32."""
+
+    def scatter(whole: Array) -> Array:
+        return jnp.asarray(lax.psum_scatter(whole, AXIS, scatter_dimension=whole.ndim - 2, tiled=True))
+
+    return {name: scatter(whole) for name, whole in sums.items()}
 
 
 gather.defvjp(_forward, _backward)

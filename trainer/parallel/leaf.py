@@ -14,7 +14,7 @@ from jax import Array, lax
 from trainer.model.layers import Weight
 from trainer.model.losses import losses
 from trainer.model.olmo3 import LeafArithmetic, Skeleton, logits
-from trainer.parallel.gather import Travel, gather, in_turn
+from trainer.parallel.gather import Travel, gather, in_turn, reduce_once
 from trainer.parallel.packing import Pack, Packed
 from trainer.parallel.reduction import after, barrier, sum_over_micro_steps
 
@@ -93,7 +93,13 @@ def sum_of_leaves(leaf: Leaf, params: Tree, tokens: Array) -> Sums:
     """All leaves of this device, inside ``shard_map``; tokens [micro_steps, sequences, length]."""
     guard = barrier if leaf.travel.barriers else lambda value: value
     packed = leaf.pack(params)
-    zeros = jax.tree.map(lambda blocks: jnp.zeros(blocks.shape, jnp.float32), packed)
+    times = leaf.travel.devices if leaf.travel.reduction == "native-once" else 1
+
+    def like(blocks: Array) -> Array:
+        *lead, here, size = blocks.shape
+        return jnp.zeros((*lead, here * times, size), jnp.float32)
+
+    zeros = jax.tree.map(like, packed)
 
     def one(index: Array) -> tuple[PackedModel, Array]:
         rows = lax.dynamic_index_in_dim(tokens, index, axis=0, keepdims=False)
@@ -103,5 +109,8 @@ def sum_of_leaves(leaf: Leaf, params: Tree, tokens: Array) -> Sums:
         gradient, parts = guard((gradient, parts))
         return gradient, after(parts, gradient) if leaf.travel.ordered else parts
 
-    ordered = leaf.travel.reduction != "native"
-    return Sums(*sum_over_micro_steps(one, micro_steps=tokens.shape[0], like=zeros, ordered=ordered))
+    ordered = leaf.travel.reduction in ("a2a", "tree")
+    gradient, parts = sum_over_micro_steps(one, micro_steps=tokens.shape[0], like=zeros, ordered=ordered)
+    if leaf.travel.reduction == "native-once":
+        gradient = {name: reduce_once(sums) for name, sums in gradient.items()}
+    return Sums(gradient, parts)

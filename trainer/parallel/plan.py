@@ -8,7 +8,7 @@ from orchestrator.contract.recipe import Model, Stage
 from trainer.model.variant import Variant
 
 LeafDtype = Literal["compute", "float32"]
-Reduction = Literal["a2a", "tree", "native"]
+Reduction = Literal["a2a", "tree", "native", "native-once"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,9 @@ class StepPlan:
     leaf_dtype: LeafDtype = "compute"
     """Dtype of gradient leaves; ``float32`` keeps them unrounded at twice the bytes on the wire."""
     reduction: Reduction = "a2a"
-    """``a2a`` or ``tree``: the same bits. ``native``: negative control."""
+    """``a2a`` or ``tree``: the same bits. ``native`` and ``native-once`` (over micro-steps first, then over devices in
+    one go) are what others do, and their bits depend on P: negative controls, and what the exact step is timed against.
+    """
     barriers: bool = True
     """False: negative control."""
 

@@ -4,6 +4,7 @@ All of it runs inside ``shard_map``. The gradient of a gathered weight is a whol
 ``reduce_over_devices`` gives each device its own part of the sum over devices. Two implementations have the same bits
 and check each other: ``a2a`` (all-to-all of the leaves in their own dtype, then the tree on the owner) and ``tree``
 (recursive halving by neighbour exchange). ``native`` leaves the order to the backend: a negative control.
+``native-once`` does not reduce here, but in ``gather.reduce_once`` after all micro-steps.
 """
 
 from collections.abc import Callable
@@ -102,6 +103,8 @@ def by_rank(values: Array) -> Array:
 
 def reduce_over_devices(whole: Array, *, devices: int, how: Reduction) -> Array:
     """This device's rows of the fp32 sum over devices of ``whole`` [V, …]; device d owns rows d · V/P …."""
+    if how == "native-once":
+        return whole.astype(jnp.float32)
     if how == "native":
         return jnp.asarray(lax.psum_scatter(whole.astype(jnp.float32), AXIS, scatter_dimension=0, tiled=True))
     parts = whole.reshape(devices, -1, *whole.shape[1:])
