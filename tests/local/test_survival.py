@@ -22,7 +22,7 @@ policy:
   placements:
     - {name: full, pool: main, generation: local-a, hosts: 2, devices_per_host: 2}
     - {name: half, pool: main, generation: local-a, hosts: 1, devices_per_host: 2}
-  checkpoint: {every_steps: 20, prove_after: 100, max_unproven: 1000}
+  checkpoint: {every_steps: 40, prove_after: 200, max_unproven: 1000}
   moves: {hold_off: 100000}
 """
 RECIPE = """\
@@ -31,7 +31,7 @@ model: {vocab_size: 64, d_model: 16, n_layers: 2, global_every: 2, n_heads: 2, n
         sliding_window: 8, compute_dtype: float32}
 stages:
   - name: only
-    steps: 600
+    steps: 1500
     virtual_ranks: 4
     sequence_length: 32
     data: {files: [{path: some.tokens}]}

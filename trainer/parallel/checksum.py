@@ -11,6 +11,7 @@ from jax import Array, lax
 
 from orchestrator.contract.checksum import BITS, MIX, SEEDS, STRIDE
 from trainer.parallel.mesh import AXIS
+from trainer.parallel.reduction import barrier
 
 Tree = Any
 
@@ -34,7 +35,10 @@ def local_words(part: Array, coordinates: dict[int, Array]) -> Array:
         along = coordinates.get(axis, jnp.arange(length)).astype(jnp.uint32)
         column = mix32(along + jnp.uint32(STRIDE)).reshape((-1,) + (1,) * (part.ndim - axis - 1))
         places = mix32(places ^ column)
-    return jnp.sum(mix32(bits.astype(jnp.uint32) ^ places), axis=tuple(range(1, part.ndim + 1)), dtype=jnp.uint32)
+    mixed = mix32(bits.astype(jnp.uint32) ^ places)
+    # along the last axis only at the end: then CPUs add vectors of neighbours, in less than half the time
+    columns = barrier(jnp.sum(mixed, axis=tuple(range(1, part.ndim)), dtype=jnp.uint32))
+    return jnp.sum(columns.reshape(len(SEEDS), -1), axis=1, dtype=jnp.uint32)
 
 
 def array_words(part: Array, *, cut: int | None) -> Array:
