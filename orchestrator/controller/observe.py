@@ -1,5 +1,6 @@
 """One look: what the backend sees, merged with what the store says. Only the controller does this."""
 
+from collections.abc import Mapping
 from statistics import median
 
 from orchestrator.contract.attempt import HostRef
@@ -21,6 +22,7 @@ class Observer:
         self._backend = backend
         self._clock = clock
         self._manifests: dict[str, Manifest] = {}
+        """Without their arrays and files: nearly 1 MiB each for a model of 7B, and a run has more than a thousand."""
         self._signature: object = None
         self._moved_at = 0.0
 
@@ -31,7 +33,8 @@ class Observer:
             StoreError, ContractError, BackendUnavailable: something could not be read, so nothing may be concluded.
         """
         hosts = self._backend.hosts()
-        attempt = self._attempt(history, hosts)
+        views = {host.ref: host for host in hosts}
+        attempt = self._attempt(history, views)
         # Head after the exits: what has exited cannot commit any more, so an ended attempt is seen with its last
         # commit.
         head = self._store.head().value
@@ -40,7 +43,7 @@ class Observer:
             head=head,
             hosts=hosts,
             attempt=attempt,
-            unconfirmed=self._unconfirmed(history, hosts, attempt),
+            unconfirmed=self._unconfirmed(history, views, attempt),
             checkpoints=self._checkpoints(lineage, history.deleted),
             requests=self._requests(history),
             quiet_for=self._quiet_for(attempt),
@@ -52,7 +55,7 @@ class Observer:
         """A look failed: what stood still meanwhile may have moved unseen."""
         self._signature = None
 
-    def _attempt(self, history: History, hosts: tuple[HostView, ...]) -> AttemptView | None:
+    def _attempt(self, history: History, views: Mapping[HostRef, HostView]) -> AttemptView | None:
         launch = history.launch
         if launch is None:
             return None
@@ -61,11 +64,11 @@ class Observer:
             placement=launch.placement,
             stage=launch.stage,
             until_step=launch.until_step,
-            processes=self._processes(launch, hosts, history.declared_gone),
+            processes=self._processes(launch, views, history.declared_gone),
         )
 
     def _processes(
-        self, launch: Launch, hosts: tuple[HostView, ...], declared_gone: frozenset[str]
+        self, launch: Launch, views: Mapping[HostRef, HostView], declared_gone: frozenset[str]
     ) -> tuple[ProcessView, ...]:
         """The order of the reads matters: the kill order before the start order, so that a start order that is absent
         after a kill order was seen can never be obeyed; hosts (read before) before exit documents, so that a host seen
@@ -75,7 +78,6 @@ class Observer:
         exits = self._store.exits(launch.attempt)
         started = self._store.started(launch.attempt)
         progress = self._store.progress(launch.attempt)
-        views = {host.ref: host for host in hosts}
         found = []
         for index, ref in enumerate(launch.hosts):
             if index in exits:
@@ -99,10 +101,10 @@ class Observer:
         return tuple(found)
 
     def _unconfirmed(
-        self, history: History, hosts: tuple[HostView, ...], attempt: AttemptView | None
+        self, history: History, views: Mapping[HostRef, HostView], attempt: AttemptView | None
     ) -> frozenset[HostRef]:
         processes = [
-            process for launch in history.loose for process in self._processes(launch, hosts, history.declared_gone)
+            process for launch in history.loose for process in self._processes(launch, views, history.declared_gone)
         ]
         if attempt is not None and history.fence is not None:
             processes += attempt.processes
@@ -113,7 +115,8 @@ class Observer:
         name = newest
         while name is not None:
             if name not in self._manifests:
-                self._manifests[name] = self._store.manifest(name)
+                whole = self._store.manifest(name)
+                self._manifests[name] = whole.model_copy(update={"arrays": {}, "files": {}})
             found.append(self._manifests[name])
             name = found[-1].parent
         return found

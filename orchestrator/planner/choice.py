@@ -1,7 +1,8 @@
 """Which hosts can be had, and which placement is the best on them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from math import inf
 
 from orchestrator.contract.attempt import HostRef
@@ -23,11 +24,13 @@ class Choice:
 def unavailable(facts: Facts, host: HostView, *, maintenance_after: float = inf) -> str | None:
     """Why a host cannot be used for the next launch; None when it can.
 
+    Asked of every host of a fleet at every look, so nothing is worked out for sets that are empty.
+
     Args:
         maintenance_after: maintenance that begins later than this (seconds since the epoch) is put up with.
     """
-    ref = str(host.ref)
-    if ref in facts.history.declared_gone:
+    history, unconfirmed = facts.history, facts.seen.unconfirmed
+    if history.declared_gone and str(host.ref) in history.declared_gone:
         return "stated to be gone"
     if host.condition != "ready":
         return f"{host.condition}: {host.evidence}"
@@ -35,9 +38,9 @@ def unavailable(facts: Facts, host: HostView, *, maintenance_after: float = inf)
         return "maintenance is announced"
     if host.agent is not None and host.agent.run != facts.run:
         return f"serves run {host.agent.run}"
-    if host.ref in facts.seen.unconfirmed:
+    if unconfirmed and host.ref in unconfirmed:
         return "not confirmed free of an earlier attempt"
-    until = backed_off_until(facts.history, facts.policy.budgets, ref)
+    until = backed_off_until(history, facts.policy.budgets, str(host.ref)) if history.failures else None
     if until is not None and until > facts.now:
         return f"left alone for {until - facts.now:.0f} s after repeated failures"
     return None
@@ -70,9 +73,18 @@ def best(
     The hosts of the newest attempt come first, so that a whole allocation is used again as it is.
     """
     avoided = frozenset(avoid)
-    for placement in facts.policy.legal_for(facts.recipe, stage):
-        if only is not None and placement.name != only:
-            continue
+    legal = facts.policy.legal_for(facts.recipe, stage)
+    asked = [placement for placement in legal if only in (None, placement.name)]
+    return _first_whole(facts, asked, avoided, maintenance_after)
+
+
+def _first_whole(
+    facts: Facts,
+    placements: Iterable[Placement],
+    avoided: frozenset[HostRef] = frozenset(),
+    maintenance_after: float = inf,
+) -> Choice | None:
+    for placement in placements:
         hosts = usable(facts, placement, avoided, maintenance_after)
         if len(hosts) >= placement.hosts:
             return Choice(placement=placement, hosts=hosts[: placement.hosts])
@@ -85,17 +97,24 @@ def usable(
     """Hosts that fit a placement and are available, those of the newest attempt first."""
     launch = facts.history.launch
     before = launch.hosts if launch else ()
-    fitting = [
+    fitting = tuple(_fitting(facts, placement, avoided, maintenance_after))
+    there, kept = frozenset(fitting), frozenset(before)
+    return (*(ref for ref in before if ref in there), *(ref for ref in fitting if ref not in kept))
+
+
+def _fitting(
+    facts: Facts, placement: Placement, avoided: frozenset[HostRef] = frozenset(), maintenance_after: float = inf
+) -> Iterator[HostRef]:
+    """In the fleet's order."""
+    return (
         host.ref
         for host in facts.seen.hosts
         if host.ref.pool == placement.pool
         and host.generation == placement.generation
         and host.devices >= placement.devices_per_host
-        and host.ref not in avoided
+        and not (avoided and host.ref in avoided)
         and unavailable(facts, host, maintenance_after=maintenance_after) is None
-    ]
-    there, kept = frozenset(fitting), frozenset(before)
-    return (*(ref for ref in before if ref in there), *(ref for ref in fitting if ref not in kept))
+    )
 
 
 def rank(facts: Facts, stage: str, placement: str) -> int:
@@ -109,11 +128,8 @@ def better_than_here(facts: Facts) -> Choice | None:
     attempt, history = facts.seen.attempt, facts.history
     if attempt is None or not history.live or not history.first_new_step:
         return None
-    choice = best(facts, attempt.stage)
-    if choice is None:
-        return None
     here = rank(facts, attempt.stage, attempt.placement.name)
-    return choice if rank(facts, attempt.stage, choice.placement.name) < here else None
+    return _first_whole(facts, facts.policy.legal_for(facts.recipe, attempt.stage)[:here])
 
 
 def may_come_next(facts: Facts) -> tuple[Ahead, ...]:
@@ -139,5 +155,5 @@ def whole_placements(facts: Facts) -> tuple[str, ...]:
     return tuple(
         placement.name
         for placement in facts.policy.legal_for(facts.recipe, stage.name)
-        if len(usable(facts, placement)) >= placement.hosts
+        if len(tuple(islice(_fitting(facts, placement), placement.hosts))) == placement.hosts
     )

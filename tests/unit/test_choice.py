@@ -1,6 +1,7 @@
 """Which hosts can be had, and which placement is the best on them."""
 
 from math import inf
+from typing import NoReturn
 
 import pytest
 
@@ -9,6 +10,7 @@ from orchestrator.fleet.observation import AgentView, HostView
 from orchestrator.planner.choice import (
     backed_off_until,
     best,
+    better_than_here,
     may_come_next,
     rank,
     unavailable,
@@ -16,6 +18,7 @@ from orchestrator.planner.choice import (
     whole_placements,
 )
 from orchestrator.planner.history import Failure, History
+from orchestrator.planner.noticed import noticed
 from tests.unit.facts_factory import FULL, HALF, OTHER, POLICY, QUARTER, START, Case, host, hosts, ref
 
 
@@ -111,6 +114,24 @@ def test_a_placement_takes_hosts_of_its_pool_and_generation_with_enough_devices(
 def test_the_hosts_of_the_newest_attempt_come_first_in_their_order() -> None:
     case = Case().launch(HALF, on=(3, 1)).ended("died")
     assert usable(case.facts(), HALF) == (ref(3), ref(1), ref(0), ref(2))
+
+
+def test_better_than_here_is_only_what_is_preferred_to_here() -> None:
+    case = Case().launch(HALF, on=(2, 3)).stepping()
+    better = better_than_here(case.facts())
+    assert better is not None
+    assert better.placement == FULL
+    assert better_than_here(case.facts(hosts=hosts(3))) is None
+
+
+def test_nothing_goes_through_the_fleet_for_what_cannot_be() -> None:
+    class Unread(tuple[HostView, ...]):
+        def __iter__(self) -> NoReturn:
+            raise AssertionError("a fleet may have ten thousand hosts, and a look comes every second")
+
+    facts = Case().launch(FULL).stepping().facts(hosts=Unread(hosts()))
+    assert better_than_here(facts) is None, "nothing is preferred to the best placement"
+    assert noticed(facts) is None, "nobody stated that a host is gone"
 
 
 def test_rank_is_the_order_of_preference_among_legal_placements() -> None:

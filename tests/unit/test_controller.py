@@ -1,5 +1,7 @@
 """The loop and its effects against a store in memory and a backend that does what it is told."""
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,7 +9,7 @@ import pytest
 
 from orchestrator.contract.attempt import ExitCode, HostRef
 from orchestrator.contract.event import Amend, Event, Fence, Request, SetState
-from orchestrator.contract.manifest import Pin
+from orchestrator.contract.manifest import Manifest, Pin
 from orchestrator.contract.run import CheckpointPolicy, LeafPlan, Moves, Policy
 from orchestrator.controller.effects import Effects
 from orchestrator.controller.loop import Controller
@@ -183,6 +185,26 @@ class Bench:
 
 
 # ---- looking
+def test_what_a_controller_remembers_of_checkpoints_does_not_grow_with_their_arrays() -> None:
+    bench = Bench()
+    bench.run.launch("full").train(4).commit(proven=True)
+    read: list[weakref.ref[Manifest]] = []
+    manifest = bench.store.manifest
+
+    def reading(name: str) -> Manifest:
+        found = manifest(name)
+        read.append(weakref.ref(found))
+        return found
+
+    bench.store.manifest = reading  # type: ignore[method-assign]
+    controller = bench.controller()
+    assert bench.settle(controller) == "waiting"
+    gc.collect()
+    assert read
+    assert not [whole for whole in read if whole() is not None]
+    assert len(controller.facts().seen.checkpoints) == 2
+
+
 def test_the_first_look_launches_in_the_order_that_is_safe() -> None:
     bench = Bench()
     order: list[str] = []
