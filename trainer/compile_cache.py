@@ -11,20 +11,27 @@ from typing import Any, Literal
 import jax
 from jax._src import compiler, distributed
 
+from trainer import versions
+
 HIT = "/jax/compilation_cache/cache_hits"
 MISS = "/jax/compilation_cache/cache_misses"
 
 
 class CompileCache:
-    """The cache of this process; ``folder`` None: off. Make one before anything compiles."""
+    """The cache of this process; ``folder`` None: off. Make one before anything compiles.
+
+    Hosts may share the folder. An executable for another kind of CPU can have instructions that this one has not, and
+    JAX would run it, so each kind has a folder of its own below.
+    """
 
     def __init__(self, folder: Path | None, *, processes: int) -> None:
         self._on = folder is not None
         self._seen: Counter[str] = Counter()
         if folder is None:
             return
-        folder.mkdir(parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(folder))
+        own = folder / f"cpu-{versions.cpu_kind()}"
+        own.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(own))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         jax.monitoring.register_event_listener(self._count)

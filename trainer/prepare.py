@@ -30,7 +30,7 @@ from orchestrator.store.objects import StoreError
 from orchestrator.store.opening import open_objects
 from orchestrator.store.run_store import RunStore
 from trainer.launch import CACHE_VARIABLE
-from trainer.versions import LOADED, confirm_loaded, numeric_flags
+from trainer.versions import LOADED, confirm_loaded, cpu_kind, numeric_flags
 
 MEET_SECONDS = 300
 """For all processes to import what they need, and to compile once they have met."""
@@ -75,6 +75,7 @@ class Task:
             "devices": self.placement.devices_per_host,
             "flags": numeric_flags(environment.get("XLA_FLAGS", "")),
             "threads": environment.get("PJRT_NPROC", ""),
+            "cpu": cpu_kind(),
         }
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 

@@ -129,6 +129,13 @@ def cpu_model() -> str:
     return platform.machine()
 
 
+def cpu_kind() -> str:
+    """A name for processors that can run each other's executables: same model, same instructions."""
+    told = Path("/proc/cpuinfo").read_text().splitlines()
+    instructions = {word for line in told if line.startswith(("flags", "Features")) for word in line.split()}
+    return hashlib.sha256(" ".join([cpu_model(), *sorted(instructions)]).encode()).hexdigest()[:16]
+
+
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
