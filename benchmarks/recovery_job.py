@@ -51,6 +51,8 @@ DEVICES = 2
 """Of each host."""
 STEPS = 1_000_000
 """More than a trial takes."""
+LEEWAY = 10
+"""Steps that a kill may come too late."""
 PATIENCE = 1200.0
 """Seconds until a trial must have got to where it is waited for."""
 LOOK_EVERY = 0.05
@@ -68,9 +70,9 @@ class Job:
     """The kill comes when the newest checkpoint is committed and so many steps beyond it were computed."""
 
     def due(self, *, committed: int, next_step: int) -> bool:
-        """Now is the moment to kill. A checkpoint that is committed late is passed over, and the next one waited for:
-        otherwise the sides would have more or less to replay."""
-        return committed > 0 and self.after <= next_step - committed < self.every
+        """Now is the moment to kill. A checkpoint that is committed later is passed over and the next one waited for:
+        otherwise one side would have more to replay."""
+        return committed > 0 and self.after <= next_step - committed < self.after + LEEWAY
 
     def victims(self, case: str, trial: int) -> tuple[int, ...]:
         """Hosts to kill: another one in each trial."""
