@@ -15,15 +15,12 @@ from benchmarks.recovery_job import Job, Outcome, phases_of, uninterrupted, unti
 from orchestrator.agent.host_folder import HostDeath, HostFolder
 from orchestrator.agent.process import session_members
 from orchestrator.backends.local import drills
-from orchestrator.backends.local.fleet_file import read_fleet
-from orchestrator.backends.local.trainer_environment import trainer_environment
 from orchestrator.contract.attempt import HostRef
 from orchestrator.contract.ledger import Record
 from orchestrator.reports.episodes import ended_attempt, grouped, moments_of, phase_starts
 from orchestrator.store.local import LocalStore
 from orchestrator.store.run_store import RunStore
 from trainer.launch import PROGRESS_VARIABLE
-from trainer.prepare import Task
 
 POOL, STAGE = "main", "only"
 PROGRESS_SECONDS = 0.1
@@ -67,8 +64,7 @@ class Everstep:
             return leader.poll() is None
 
         if case == "shrink":
-            until(lambda: store.attempt_numbers(), "everstep: launched", alive=alive)
-            until(self._prepared(store).exists, "everstep: compiled ahead", alive=alive)
+            until(lambda: self._prepared(store.name), "everstep: compiled ahead", alive=alive)
         until(lambda: self._due(store), "everstep: the moment to kill", alive=alive)
         before = max(store.attempt_numbers())
         killed = self._kill(case, number)
@@ -119,13 +115,10 @@ class Everstep:
             os.kill(pid, signal.SIGKILL)
         return killed
 
-    def _prepared(self, store: RunStore) -> Path:
-        """The file that is there once the executables for the lesser placement are in the cache."""
-        pool = read_fleet(self._fleet).pool(POOL)
-        assert pool is not None
-        environment = {**os.environ, **trainer_environment(pool, fleet=self._fleet)}
-        task = Task.read(store, revision=1, stage=STAGE, placement="one")
-        return self._fleet / "compile-cache-prepared" / task.key(environment)
+    def _prepared(self, run: str) -> bool:
+        """The executables for one host are in the cache, and nothing is at work on them any more."""
+        log = self._fleet / "controllers" / f"{run}-prepare.log"
+        return log.exists() and "is compiled" in log.read_text()
 
     def _files(self) -> None:
         for name in ("data", "fleet"):
