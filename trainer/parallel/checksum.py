@@ -13,6 +13,8 @@ from orchestrator.contract.checksum import BITS, MIX, SEEDS, STRIDE
 from trainer.parallel.mesh import AXIS
 
 Tree = Any
+BLOCK = 1 << 17
+"""Elements that are added up side by side: so few that their sums stay in a processor's cache."""
 
 
 def mix32(x: Array) -> Array:
@@ -27,14 +29,50 @@ def local_words(part: Array, coordinates: dict[int, Array]) -> Array:
 
     ``coordinates`` gives, for axes of which this is a part, the coordinate in the whole array of each entry along it.
     """
-    bits = part if part.dtype == jnp.uint32 else lax.bitcast_convert_type(part, BITS[part.dtype.name])
+    if part.ndim == 0:
+        return _mixed(part, jnp.array(SEEDS, jnp.uint32))
+    *hashes, columns = (
+        mix32(coordinates.get(axis, jnp.arange(length)).astype(jnp.uint32) + jnp.uint32(STRIDE))
+        for axis, length in enumerate(part.shape)
+    )
     # both words at once, along a new first axis: half the program
-    places = jnp.array(SEEDS, jnp.uint32).reshape(-1, *(1,) * part.ndim)
-    for axis, length in enumerate(part.shape):
-        along = coordinates.get(axis, jnp.arange(length)).astype(jnp.uint32)
-        column = mix32(along + jnp.uint32(STRIDE)).reshape((-1,) + (1,) * (part.ndim - axis - 1))
-        places = mix32(places ^ column)
-    return jnp.sum(mix32(bits.astype(jnp.uint32) ^ places), axis=tuple(range(1, part.ndim + 1)), dtype=jnp.uint32)
+    places = jnp.array(SEEDS, jnp.uint32)[:, None]
+    for along in hashes:
+        places = mix32(places[:, :, None] ^ along).reshape(len(SEEDS), -1)
+    return _sum_in_blocks(part.reshape(places.shape[1], part.shape[-1]), places, columns)
+
+
+def _sum_in_blocks(matrix: Array, places: Array, columns: Array) -> Array:
+    """Words of [R, C], from the places of its rows, [2, R], and the hashes of its columns, [C].
+
+    Block after block is added to an accumulator of a block's shape. Compilers for CPUs would else write out the mixes
+    of all elements and add those up one by one: seven times the time, and twice the array of memory.
+    """
+    axis = 1 if matrix.shape[1] > BLOCK else 0
+    length, other = matrix.shape[axis], matrix.shape[1 - axis]
+    size = max(1, min(length, BLOCK // max(1, other)))
+
+    def mixed(start: Array | int, width: int) -> Array:
+        cut = lax.dynamic_slice_in_dim(matrix, start, width, axis)
+        rows = places if axis else lax.dynamic_slice_in_dim(places, start, width, 1)
+        along = lax.dynamic_slice_in_dim(columns, start, width, 0) if axis else columns
+        return _mixed(cut, mix32(rows[:, :, None] ^ along))
+
+    def total(mixes: Array) -> Array:
+        return jnp.sum(mixes, axis=(1, 2), dtype=jnp.uint32)
+
+    blocks, rest = divmod(length, size)
+    if blocks <= 1 and rest == 0:
+        return total(mixed(0, length))
+    nothing = jnp.zeros((len(SEEDS), *((other, size) if axis else (size, other))), jnp.uint32)
+    words = total(lax.fori_loop(0, blocks, lambda block, sums: sums + mixed(block * size, size), nothing))
+    return words + total(mixed(blocks * size, rest)) if rest else words
+
+
+def _mixed(part: Array, places: Array) -> Array:
+    """What elements contribute, one by one."""
+    bits = part if part.dtype == jnp.uint32 else lax.bitcast_convert_type(part, BITS[part.dtype.name])
+    return mix32(bits.astype(jnp.uint32) ^ places)
 
 
 def array_words(part: Array, *, cut: int | None) -> Array:
