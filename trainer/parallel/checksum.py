@@ -4,6 +4,7 @@ Inside ``shard_map`` each device sums over its own part, with the coordinates th
 and the sums are added over devices as integers, which has no order.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,48 +25,50 @@ def mix32(x: Array) -> Array:
     return x ^ (x >> 16)
 
 
-def local_words(part: Array, coordinates: dict[int, Array]) -> Array:
-    """This device's contribution, uint32 [2].
+def local_words(parts: Sequence[Array], coordinates: dict[int, Array]) -> Array:
+    """This device's contribution to each of n arrays of one shape and dtype, uint32 [n, 2].
 
     ``coordinates`` gives, for axes of which this is a part, the coordinate in the whole array of each entry along it.
     """
-    if part.ndim == 0:
-        return _mixed(part, jnp.array(SEEDS, jnp.uint32))
+    shape = parts[0].shape
+    if not shape:
+        return _mixed(jnp.stack(parts)[:, None], jnp.array(SEEDS, jnp.uint32))
     *hashes, columns = (
         mix32(coordinates.get(axis, jnp.arange(length)).astype(jnp.uint32) + jnp.uint32(STRIDE))
-        for axis, length in enumerate(part.shape)
+        for axis, length in enumerate(shape)
     )
     # both words at once, along a new first axis: half the program
     places = jnp.array(SEEDS, jnp.uint32)[:, None]
     for along in hashes:
         places = mix32(places[:, :, None] ^ along).reshape(len(SEEDS), -1)
-    return _sum_in_blocks(part.reshape(places.shape[1], part.shape[-1]), places, columns)
+    return _sum_in_blocks([part.reshape(places.shape[1], shape[-1]) for part in parts], places, columns)
 
 
-def _sum_in_blocks(matrix: Array, places: Array, columns: Array) -> Array:
-    """Words of [R, C], from the places of its rows, [2, R], and the hashes of its columns, [C].
+def _sum_in_blocks(matrices: Sequence[Array], places: Array, columns: Array) -> Array:
+    """Words of n matrices [R, C], from the places of their rows, [2, R], and the hashes of their columns, [C].
 
     Block after block is added to an accumulator of a block's shape. Compilers for CPUs would else write out the mixes
     of all elements and add those up one by one: seven times the time, and twice the array of memory.
     """
-    axis = 1 if matrix.shape[1] > BLOCK else 0
-    length, other = matrix.shape[axis], matrix.shape[1 - axis]
-    size = max(1, min(length, BLOCK // max(1, other)))
+    axis = 1 if len(columns) > BLOCK else 0
+    length, other = matrices[0].shape[axis], matrices[0].shape[1 - axis]
+    size = max(1, min(length, BLOCK // max(1, other * len(matrices))))
 
     def mixed(start: Array | int, width: int) -> Array:
-        cut = lax.dynamic_slice_in_dim(matrix, start, width, axis)
+        cuts = jnp.stack([lax.dynamic_slice_in_dim(matrix, start, width, axis) for matrix in matrices])
         rows = places if axis else lax.dynamic_slice_in_dim(places, start, width, 1)
         along = lax.dynamic_slice_in_dim(columns, start, width, 0) if axis else columns
-        return _mixed(cut, mix32(rows[:, :, None] ^ along))
+        return _mixed(cuts[:, None], mix32(rows[:, :, None] ^ along))
 
     def total(mixes: Array) -> Array:
-        return jnp.sum(mixes, axis=(1, 2), dtype=jnp.uint32)
+        return jnp.sum(mixes, axis=(2, 3), dtype=jnp.uint32)
 
     blocks, rest = divmod(length, size)
     if blocks <= 1 and rest == 0:
         return total(mixed(0, length))
-    nothing = jnp.zeros((len(SEEDS), *((other, size) if axis else (size, other))), jnp.uint32)
-    words = total(lax.fori_loop(0, blocks, lambda block, sums: sums + mixed(block * size, size), nothing))
+    block = (other, size) if axis else (size, other)
+    nothing = jnp.zeros((len(matrices), len(SEEDS), *block), jnp.uint32)
+    words = total(lax.fori_loop(0, blocks, lambda number, sums: sums + mixed(number * size, size), nothing))
     return words + total(mixed(blocks * size, rest)) if rest else words
 
 
@@ -77,22 +80,26 @@ def _mixed(part: Array, places: Array) -> Array:
 
 def array_words(part: Array, *, cut: int | None) -> Array:
     """The words of a whole array, uint32 [2], replicated, from the part on each device (``cut`` None: replicated)."""
-    return over_devices(share_of_words(part, cut=cut))
+    return over_devices(shares_of_words([part], cut=cut)[0])
 
 
-def share_of_words(part: Array, *, cut: int | None) -> Array:
-    """This device's contribution to the words of a whole array, uint32 [2]; of a replicated one, all is device 0's."""
+def shares_of_words(parts: Sequence[Array], *, cut: int | None) -> Array:
+    """This device's contribution to the words of n arrays that are alike, uint32 [n, 2].
+
+    To those of a replicated one, all is device 0's.
+    """
     if cut is None:
-        return jnp.where(lax.axis_index(AXIS) == 0, local_words(part, {}), jnp.uint32(0))
-    axis = cut % part.ndim
-    along = lax.axis_index(AXIS) * part.shape[axis] + jnp.arange(part.shape[axis])
-    return local_words(part, {axis: along})
+        return jnp.where(lax.axis_index(AXIS) == 0, local_words(parts, {}), jnp.uint32(0))
+    shape = parts[0].shape
+    axis = cut % len(shape)
+    along = lax.axis_index(AXIS) * shape[axis] + jnp.arange(shape[axis])
+    return local_words(parts, {axis: along})
 
 
 def token_words(tokens: Array, *, devices: int) -> Array:
     """The words of the batch as [V, sequences, length], from tokens [micro_steps, sequences, length] of each device."""
     ranks = jnp.arange(tokens.shape[0]) * devices + lax.axis_index(AXIS)
-    return over_devices(local_words(tokens, {0: ranks}))
+    return over_devices(local_words([tokens], {0: ranks})[0])
 
 
 def over_devices(words: Array) -> Array:
