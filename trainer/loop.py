@@ -15,7 +15,7 @@ from orchestrator.contract.checksum import words
 from orchestrator.contract.ledger import Fingerprint, Record, bits_of
 from orchestrator.contract.recipe import Stage
 from trainer.checkpoint.saver import Outcome, Saver
-from trainer.checkpoint.verify import Checksums
+from trainer.checkpoint.verify import ReadChecksums
 from trainer.drain import Drain
 from trainer.ledger import LedgerWriter
 from trainer.optim.schedule import learning_rate
@@ -38,7 +38,7 @@ class Program(Protocol):
 
     def step(self, state: Tree, tokens: Array, learning_rate: np.float32) -> tuple[Tree, Metrics]: ...
 
-    def checksums(self, state: Tree) -> Checksums: ...
+    def checksums(self, state: Tree) -> ReadChecksums: ...
 
 
 class Batches(Protocol):

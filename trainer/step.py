@@ -28,7 +28,7 @@ from trainer.model import init
 from trainer.model.layers import Weight
 from trainer.model.olmo3 import LeafArithmetic, skeleton
 from trainer.optim import adamw, skip_step
-from trainer.parallel.checksum import array_words, over_devices, share_of_words, token_words
+from trainer.parallel.checksum import array_words, over_devices, shares_of_words, token_words
 from trainer.parallel.gather import Travel
 from trainer.parallel.leaf import Leaf, PackedModel, packs_of, sum_of_leaves
 from trainer.parallel.mesh import AXIS, Ranks, cut_axis, cut_spec, make_mesh
@@ -110,6 +110,10 @@ class Program:
         self._weights = self._leaf.bones.weights
         self._shapes, self._specs = _state_layout(plan, self._weights)
         self._update: jax.stages.Compiled | None = None
+        # from the layout: on one device JAX forgets the axis along which an array counts as cut
+        self._kinds: dict[Kind, list[str]] = {}
+        for path, target in _by_path(self.abstract_state).items():
+            self._kinds.setdefault(_kind(target), []).append(path)
         self._shares: dict[Kind, jax.stages.Compiled] = {}
         self._words: jax.stages.Compiled | None = None
 
@@ -180,15 +184,18 @@ class Program:
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=self._sharding(REPLICATED))
         options = compiler_options(self._platform) if self.plan.barriers else {}
         self._update = self._mapped_update().lower(state, tokens, rate).compile(options)
-        # One small program for each kind of array: kinds repeat, and compile time grows with the number of loops. None
-        # of them talks to other devices: processes would run them in different orders and wait for each other.
-        targets = jax.tree.leaves(state)
-        self._shares = {
-            kind: self._mapped_share(target).lower(target).compile(options)
-            for kind, target in {_kind(target): target for target in targets}.items()
-        }
-        share = jax.ShapeDtypeStruct((self.ranks.devices, 2), jnp.uint32, sharding=self._sharding(SHARES))
-        self._words = self._mapped_words().lower([share] * len(targets)).compile(options)
+        # One small program for all arrays of a kind: compile time grows with the number of loops, and a CPU device has
+        # 32 programs in flight at most, so that with one for each array a save would wait for them. None talks to other
+        # devices: processes would run them in different orders and wait for each other.
+        targets = _by_path(state)
+        for kind, paths in self._kinds.items():
+            alike = [targets[path] for path in paths]
+            self._shares[kind] = self._mapped_shares(alike[0]).lower(alike).compile(options)
+        shares = [
+            jax.ShapeDtypeStruct((self.ranks.devices, len(paths), 2), jnp.uint32, sharding=self._sharding(SHARES))
+            for paths in self._kinds.values()
+        ]
+        self._words = self._mapped_words().lower(shares).compile(options)
 
     def program_text(self) -> str:
         """The compiled update, as HLO text."""
@@ -200,17 +207,25 @@ class Program:
         state, arrays = _compiled(self._update)(state, tokens, rate)
         return state, Metrics(arrays=arrays)
 
-    def checksums(self, state: Tree) -> dict[str, tuple[str, tuple[int, ...], Checksum]]:
-        """Dtype, global shape and checksum of every array, by path; the same on any mesh."""
-        # kinds come from the layout: on one device JAX forgets the axis along which an array counts as cut
-        kinds = {path: _kind(target) for path, target in _by_path(self.abstract_state).items()}
+    def checksums(self, state: Tree) -> Callable[[], dict[str, tuple[str, tuple[int, ...], Checksum]]]:
+        """Dtype, global shape and checksum of every array, by path; the same on any mesh.
+
+        What is called is queued on the devices, before any later step, so ``state`` may be donated at once. What is
+        returned waits for the result, in any thread.
+        """
         arrays = _by_path(state)
-        shares = [self._shares[kind](arrays[path]) for path, kind in kinds.items()]
-        words = np.asarray(jax.device_get(_compiled(self._words)(shares)))
-        return {
-            path: (dtype, shape, (int(pair[0]), int(pair[1])))
-            for (path, (shape, dtype, _)), pair in zip(kinds.items(), words, strict=True)
-        }
+        shares = [self._shares[kind]([arrays[path] for path in paths]) for kind, paths in self._kinds.items()]
+        words = _compiled(self._words)(shares)
+
+        def read() -> dict[str, tuple[str, tuple[int, ...], Checksum]]:
+            pairs = np.asarray(jax.device_get(words))
+            named = [(path, shape, dtype) for (shape, dtype, _), paths in self._kinds.items() for path in paths]
+            return {
+                path: (dtype, shape, (int(pair[0]), int(pair[1])))
+                for (path, shape, dtype), pair in sorted(zip(named, pairs, strict=True), key=lambda both: both[0][0])
+            }
+
+        return read
 
     def _sharding(self, spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(self.mesh, spec)
@@ -230,22 +245,22 @@ class Program:
         )
         return jax.jit(mapped, donate_argnums=0)
 
-    def _mapped_share(self, target: jax.ShapeDtypeStruct) -> Any:
-        """An array → each device's share of its words, [P, 2]."""
+    def _mapped_shares(self, target: jax.ShapeDtypeStruct) -> Any:
+        """n arrays like ``target`` → each device's shares of their words, [P, n, 2]."""
         cut = cut_axis(target.sharding.spec)
         mapped = jax.shard_map(
-            lambda part: share_of_words(part, cut=cut)[None],
+            lambda parts: shares_of_words(parts, cut=cut)[None],
             mesh=self.mesh,
-            in_specs=target.sharding.spec,
+            in_specs=(target.sharding.spec,),
             out_specs=SHARES,
             check_vma=False,
         )
         return jax.jit(mapped)
 
     def _mapped_words(self) -> Any:
-        """Shares of n arrays → their words, [n, 2]."""
+        """Shares of all kinds → the words of all arrays, kind by kind, [n, 2]."""
         mapped = jax.shard_map(
-            lambda shares: over_devices(jnp.concatenate(shares)),
+            lambda shares: over_devices(jnp.concatenate(shares, axis=1)[0]),
             mesh=self.mesh,
             in_specs=SHARES,
             out_specs=REPLICATED,

@@ -96,6 +96,7 @@ def batch(size: Size, step: int, rows: np.ndarray) -> np.ndarray:
 
 def train(devices: Sequence[Any], *, dtype: str, steps: int, size: Size = TINY, **plan: Any) -> Outcome:
     """Train on these devices; ``plan`` changes the step plan, for negative controls."""
+    from trainer.checkpoint.verify import hash_of_params
     from trainer.optim.schedule import learning_rate
     from trainer.step import StepPlan, build_program
 
@@ -105,7 +106,7 @@ def train(devices: Sequence[Any], *, dtype: str, steps: int, size: Size = TINY, 
     assert collectives(program.program_text()) >= 9
     assert unordered(program.program_text()) == []
     state = program.init_state(7)
-    params, losses, gradients, tokens = [], [], [], []
+    queued, losses, gradients, tokens = [], [], [], []
     for step in range(steps):
         rows = program.tokens_array(lambda rows, step=step: batch(size, step, rows))
         state, metrics = program.step(state, rows, learning_rate(stage, update=step + 1))
@@ -113,13 +114,9 @@ def train(devices: Sequence[Any], *, dtype: str, steps: int, size: Size = TINY, 
         losses.append(np.float32(result.total).tobytes().hex())
         gradients.append(checksum.words(result.grad_checksum))
         tokens.append(checksum.words(result.token_checksum))
-        lines = [
-            checksum.line(path, dtype=kind, shape=shape, checksum=words)
-            for path, (kind, shape, words) in program.checksums(state).items()
-            if path.startswith("params/")
-        ]
-        params.append(checksum.params_sha256(lines))
-    return Outcome(tuple(params), tuple(losses), tuple(gradients), tuple(tokens))
+        queued.append(program.checksums(state))  # read at the end: they meet steps on the devices, as a save's do
+    params = tuple(hash_of_params(read()) for read in queued)
+    return Outcome(params, tuple(losses), tuple(gradients), tuple(tokens))
 
 
 def train_in_processes(processes: int, devices: int, *, dtype: str, steps: int) -> Outcome:

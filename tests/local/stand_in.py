@@ -88,9 +88,14 @@ class StandIn:
         return state, Metrics(arrays=figures)
 
     def checksums(self, state: Any) -> Any:
-        flat, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(self._gather(state)))
-        named = {"/".join(key.key for key in path): np.asarray(leaf) for path, leaf in flat}
-        return {path: (array.dtype.name, array.shape, checksum(array)) for path, array in named.items()}
+        gathered = self._gather(state)
+
+        def read() -> Any:
+            flat, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(gathered))
+            named = {"/".join(key.key for key in path): np.asarray(leaf) for path, leaf in flat}
+            return {path: (array.dtype.name, array.shape, checksum(array)) for path, array in named.items()}
+
+        return read
 
     def _update(self, state: Any, tokens: Array, rate: Array) -> tuple[Any, Any]:
         ranks = self.ranks.virtual

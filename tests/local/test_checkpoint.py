@@ -146,7 +146,7 @@ def saved(run: SmallRun, *, next_step: int = 4) -> Manifest:
 
 def save(saver: Saver, next_step: int) -> Outcome:
     state = state_on(mesh_of(2))
-    saver.start(next_step, state, CHECKSUMS)
+    saver.start(next_step, state, lambda: CHECKSUMS)
     return saver.finish()
 
 

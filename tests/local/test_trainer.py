@@ -109,7 +109,8 @@ def test_killed_attempt_is_replayed_bit_for_bit_on_other_hosts(make_run: MakeRun
     run = make_run(steps=400, every_steps=40)
     first = run.launch(hosts=2, devices=2)
     wanted = 41 + secrets.randbelow(60)
-    first.until(lambda progress: (progress.step or 0) >= wanted)
+    # records are sure to be in the store once the save of step 40, which goes on beside the steps, has committed
+    first.until(lambda progress: (progress.step or 0) >= wanted and (run.head.next_step or 0) >= 40)
     first.send(signal.SIGKILL, process=1)
     first.kill()
     committed = run.head

@@ -85,6 +85,16 @@ def test_every_mesh_has_the_words_of_the_reference(devices: int, dtype: str) -> 
     assert on_devices(array, cut=-2, devices=devices) == checksum(array)
 
 
+@pytest.mark.parametrize("shape", [(2, 8, 5), (8, 43), (40,), (8, 0)])
+def test_words_do_not_depend_on_the_blocks_in_which_elements_are_added(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of rows or of columns, with a rest."""
+    monkeypatch.setattr("trainer.parallel.checksum.BLOCK", 16)
+    array = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+    assert on_devices(array, cut=-min(2, array.ndim), devices=2) == checksum(array)
+
+
 @pytest.mark.parametrize("devices", MESHES)
 def test_every_mesh_sees_every_damage_and_agrees_with_the_reference(devices: int) -> None:
     whole = sample("float32")

@@ -12,6 +12,7 @@ import pytest
 from jax import Array
 from numpy.typing import NDArray
 
+from orchestrator.contract.checksum import checksum
 from orchestrator.contract.recipe import Data, Model, Optimizer, Schedule, Stage, TokenFile
 from trainer.model.olmo3 import skeleton
 from trainer.optim import adamw, skip_step
@@ -201,12 +202,33 @@ def host(state: Tree) -> Tree:
 
 def run(program: Program, state: Tree, *, step: int) -> tuple[Tree, StepResult]:
     """One step from a state on the host, which stays as it is, to the next one there."""
+    after, metrics = program.step(on_devices(program, state), batch_of(program, step), RATE)
+    return host(after), metrics.read()
+
+
+def on_devices(program: Program, state: Tree) -> Tree:
     shardings = jax.tree.map(lambda target: target.sharding, program.abstract_state)
-    placed = jax.device_put(jax.tree.map(np.copy, state), shardings)
+    return jax.device_put(jax.tree.map(np.copy, state), shardings)
+
+
+def batch_of(program: Program, step: int) -> Array:
     shape = (STAGE.global_batch, STAGE.sequence_length)
     batch = np.random.default_rng(step).integers(0, USED, shape).astype(np.uint32)
-    after, metrics = program.step(placed, program.tokens_array(lambda rows: batch[rows]), RATE)
-    return host(after), metrics.read()
+    return program.tokens_array(lambda rows: batch[rows])
+
+
+def test_checksums_that_are_read_after_the_next_step_are_of_the_state_before_it(
+    program: Program, trained: Tree
+) -> None:
+    """A save waits for them beside the steps that follow, which take the state's memory."""
+    state = on_devices(program, trained)
+    read = program.checksums(state)
+    _, metrics = program.step(state, batch_of(program, 5), RATE)
+    assert metrics.read().finite
+    assert jax.tree.leaves(state)[0].is_deleted()
+    assert read() == {
+        path: (array.dtype.name, array.shape, checksum(array)) for path, array in by_path(trained).items()
+    }
 
 
 def by_path(state: Tree) -> dict[str, Any]:

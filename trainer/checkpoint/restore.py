@@ -19,7 +19,7 @@ from orchestrator.contract.base import ContractError
 from orchestrator.contract.manifest import Manifest, Proof, Quarantine
 from orchestrator.store.run_store import RunStore
 from trainer.checkpoint import orbax_files
-from trainer.checkpoint.verify import Checksums, changed_file, differing_arrays, missing_or_resized
+from trainer.checkpoint.verify import Checksums, ReadChecksums, changed_file, differing_arrays, missing_or_resized
 from trainer.parallel.checksum import array_words
 from trainer.parallel.mesh import cut_axis
 
@@ -43,7 +43,7 @@ class Program(Protocol):
     @property
     def abstract_state(self) -> Tree: ...
 
-    def checksums(self, state: Tree) -> Checksums: ...
+    def checksums(self, state: Tree) -> ReadChecksums: ...
 
     def next_stage_state(self, params: Tree) -> Tree: ...
 
@@ -138,7 +138,7 @@ class Restorer:
         problems = [text for text in self.peers.gather("restore", own, seconds=RESTORE_SECONDS) if text]
         if problems:
             return problems[0]
-        found = self.program.checksums(state) if whole else checksums_of(state, mesh=self.program.mesh)
+        found = self.program.checksums(state)() if whole else checksums_of(state, mesh=self.program.mesh)
         problem = differing_arrays(manifest, found, paths=manifest.arrays.keys() | paths if whole else paths)
         if problem is not None:
             return problem

@@ -16,7 +16,7 @@ from orchestrator.store.objects import StoreError
 from orchestrator.store.run_store import RunStore
 from trainer.checkpoint import orbax_files
 from trainer.checkpoint.commit import Committer, Fenced, Written
-from trainer.checkpoint.verify import Checksums
+from trainer.checkpoint.verify import ReadChecksums
 
 SAVE_SECONDS = 2.0 * orbax_files.SAVE_SECONDS
 """For a save to end one way or the other."""
@@ -47,6 +47,22 @@ class Outcome:
     fenced: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Save:
+    """One that goes on in the background."""
+
+    next_step: int
+    label: str
+    started: float
+    pending: orbax_files.PendingSave | None
+    """None: only the swap of head is missing."""
+    checksums: ReadChecksums
+
+    def written(self) -> Written:
+        """Once it is; waits for the checksums."""
+        return Written(next_step=self.next_step, checksums=self.checksums(), save_started=self.started)
+
+
 class Saver:
     """The saves of one attempt in one process; ``committer`` is process 0's."""
 
@@ -71,8 +87,11 @@ class Saver:
         self._thread = None
         return self._outcome
 
-    def start(self, next_step: int, state: Any, checksums: Checksums) -> None:
-        """Begin to save; returns when the state may be donated. All processes call it, after ``finish``."""
+    def start(self, next_step: int, state: Any, checksums: ReadChecksums) -> None:
+        """Begin to save; returns when the state may be donated. All processes call it, after ``finish``.
+
+        ``checksums``, of ``state`` on the devices, are waited for beside the training that goes on.
+        """
         assert not self.busy
         self._saves += 1
         started = time.time()
@@ -86,8 +105,8 @@ class Saver:
         except Exception as error:  # noqa: BLE001 - see _complete
             self._fail(next_step, label, error)
             return
-        written = Written(next_step=next_step, checksums=checksums, save_started=started)
-        self._thread = threading.Thread(target=self._complete, args=(pending, written, label), name="save", daemon=True)
+        save = _Save(next_step=next_step, label=label, started=started, pending=pending, checksums=checksums)
+        self._thread = threading.Thread(target=self._complete, args=(save,), name="save", daemon=True)
         self._thread.start()
 
     def finish(self) -> Outcome:
@@ -130,17 +149,17 @@ class Saver:
 
         return orbax_files.save(self._store.checkpoint_address(self._folder(next_step)), state, label=label, meet=meet)
 
-    def _complete(self, pending: orbax_files.PendingSave | None, written: Written, label: str) -> None:
-        step = written.next_step
+    def _complete(self, save: "_Save") -> None:
+        step = save.next_step
         try:
-            if pending is not None:
-                pending.wait()
-            manifest = self._committer.commit(written) if self._committer else None
+            if save.pending is not None:
+                save.pending.wait()
+            manifest = self._committer.commit(save.written()) if self._committer else None
             self._outcome = Outcome(next_step=step, manifest=manifest)
         except Fenced as error:
             self._outcome = Outcome(next_step=step, problem=str(error), fenced=True)
         except Exception as error:  # noqa: BLE001 - whatever a save fails of is an event, not an exit
-            self._fail(step, label, error)
+            self._fail(step, save.label, error)
 
     def _fail(self, next_step: int, label: str, error: Exception) -> None:
         self._outcome = Outcome(next_step=next_step, problem=_one_line(error))
