@@ -64,6 +64,7 @@ policy:
     - {name: next,    pool: next, generation: local-b, hosts: 2, devices_per_host: 2, stages: [anneal]}
   checkpoint: {every_steps: 20, prove_after: 100, max_unproven: 1000, keep_newest: 3}
   moves: {hold_off: 1}     # seconds; ten minutes by default
+  prepare: false           # nothing is compiled ahead: two cores have enough to do
 """
 
 

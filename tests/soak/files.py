@@ -22,6 +22,7 @@ policy:
   deadlines: {stall_floor: 15, kill: 5}
   budgets: {host_failures: 1000}            # hosts fail on purpose: none is left alone for it
   moves: {hold_off: 0.5, failed_within: 0, per_day: 1000}
+  prepare: false                            # what it would compile is in the cache after the first faults
 """
 RECIPE = """\
 name: soak
