@@ -51,8 +51,9 @@ def _quarantined(facts: Facts) -> Decision | None:
 def _host_is_back(facts: Facts) -> Decision | None:
     """A statement that a host is gone holds until the host is seen again."""
     gone = facts.history.declared_gone
-    back = [host.ref for host in facts.seen.hosts if host.condition == "ready"] if gone else []
-    for ref in back:
+    if not gone:
+        return None
+    for ref in (host.ref for host in facts.seen.hosts if host.condition == "ready"):
         if str(ref) in gone:
             message = f"{ref}, which was stated to be gone, is back"
             return Decision(kind="alert", message=message, details={"key": f"back-{ref}", "host_back": str(ref)})

@@ -149,7 +149,7 @@ class Saver:
 
         return orbax_files.save(self._store.checkpoint_address(self._folder(next_step)), state, label=label, meet=meet)
 
-    def _complete(self, save: "_Save") -> None:
+    def _complete(self, save: _Save) -> None:
         step = save.next_step
         try:
             if save.pending is not None:
