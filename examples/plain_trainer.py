@@ -69,16 +69,18 @@ class Trainer:
         logits, next_step = self._start()
         while True:
             done, new = next_step == self.spec.until_step, next_step != self.committed
-            if new and (done or self.drained or next_step % self.spec.checkpoint.every_steps == 0):
+            if new and (done or self.drained):
                 self._commit(logits, next_step)
             if done:
                 return ExitCode.LAST_STEP_COMMITTED
             if self.drained:
                 return self._leave(logits, next_step) if new else ExitCode.DRAINED_NOTHING_NEW
-            logits, problem = self._train(logits, next_step)
+            before, (logits, problem) = logits, self._train(logits, next_step)
             if problem is not None:
                 self._close_segment()
                 return problem
+            if new and next_step % self.spec.checkpoint.every_steps == 0:
+                self._commit(before, next_step)  # only now: the record of the step beyond it witnesses the next move
             next_step += 1
 
     def _start(self) -> tuple[Array, int]:

@@ -201,7 +201,7 @@ def saver_of(
             ),
             head=head,
             parent=restored.manifest.name if restored else None,
-            close_ledger=lambda: ledger.flush(seconds=LEDGER_SECONDS),
+            close_ledger=lambda witness: ledger.flush(seconds=LEDGER_SECONDS, witness=witness),
         )
     return Saver(peers, store=launch.store, attempt=launch.spec.attempt, committer=committer)
 

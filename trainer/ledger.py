@@ -18,6 +18,8 @@ CLOSE_AT = 100
 """Records of a full segment."""
 TRY_AGAIN_AFTER = 1.0
 """Seconds between two tries while the store does not answer."""
+WITNESS_SECONDS = 60.0
+"""That a checkpoint waits for the step beyond it: it is worth more than a witness of the next move."""
 
 
 class LedgerWriter:
@@ -31,15 +33,18 @@ class LedgerWriter:
         close_after: float = CLOSE_AFTER,
         close_at: int = CLOSE_AT,
         try_again_after: float = TRY_AGAIN_AFTER,
+        witness_seconds: float = WITNESS_SECONDS,
     ) -> None:
         self._store = store
         self._attempt = attempt
         self._close_after = close_after
         self._close_at = close_at
         self._try_again_after = try_again_after
+        self._witness_seconds = witness_seconds
         self._changed = threading.Condition()
         self._waiting: deque[Record] = deque()
         self._oldest_at = 0.0
+        self._newest = -1
         self._segments = 0
         self._in_hand: list[Record] = []
         """The segment that is being closed; it does not grow when it has to be tried again."""
@@ -60,6 +65,7 @@ class LedgerWriter:
             if not self._waiting:
                 self._oldest_at = time.monotonic()
             self._waiting.append(record)
+            self._newest = record.step
             self._changed.notify_all()
 
     @property
@@ -68,14 +74,18 @@ class LedgerWriter:
         found = self._problem
         return None if found is None else str(found)
 
-    def flush(self, *, seconds: float) -> None:
-        """Return when all records taken so far are in closed segments.
+    def flush(self, *, seconds: float, witness: int | None = None) -> None:
+        """Return when all records taken so far are in closed segments; ``witness``: a step whose record is waited for.
+
+        A step that hangs keeps nobody waiting for long: what is there is written without it.
 
         Raises:
             StoreUnavailable: the store took them not within this time; they go on waiting.
             StoreError: they can never be written.
         """
         with self._changed:
+            if witness is not None:
+                self._changed.wait_for(lambda: self._newest >= witness, timeout=self._witness_seconds)
             self._urgent = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._empty or self._lost, timeout=seconds)

@@ -99,7 +99,7 @@ class Training:
             if self.drain.agreed():
                 return self.leave(state, next_step)
             if next_step % self.spec.checkpoint.every_steps == 0:
-                self.start_save(state, next_step)
+                self.start_save(state, next_step, witness=next_step)
         return self.save_last(state, next_step)
 
     def take_step(self, state: Tree, step: int) -> Tree:
@@ -142,8 +142,8 @@ class Training:
         if self.ledger is not None and self.ledger.problem is not None:
             self.progress.records_wait(self.ledger.problem)
 
-    def start_save(self, state: Tree, next_step: int) -> None:
-        """Begin to save; the save before it is waited for.
+    def start_save(self, state: Tree, next_step: int, *, witness: int | None = None) -> None:
+        """Begin to save; the save before it is waited for. ``witness``: as in ``trainer.checkpoint.commit.Written``.
 
         Raises:
             Stopped: another attempt has taken over.
@@ -159,7 +159,7 @@ class Training:
             if outcome.fenced:
                 raise Stopped(ExitCode.DRAINED_NOTHING_NEW, str(outcome.problem))
         self._noted = None
-        self.saver.start(next_step, state, self.program.checksums(state))
+        self.saver.start(next_step, state, self.program.checksums(state), witness=witness)
 
     def leave(self, state: Tree, next_step: int) -> ExitCode:
         """Save, and run the witness steps while the save commits."""

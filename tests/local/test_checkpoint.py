@@ -128,7 +128,7 @@ def committer_of(run: SmallRun, *, store: RunStore | None = None, patience: floa
         origin=origin,
         head=own_head(run.store, spec),
         parent=run.head.manifest,
-        close_ledger=lambda: None,
+        close_ledger=lambda _: None,
         patience=patience,
     )
 
@@ -256,7 +256,7 @@ def test_records_are_closed_before_the_checkpoint_that_they_lead_to(run: SmallRu
     committer = committer_of(run)
     seen: list[str | None] = []
 
-    def refuse() -> None:
+    def refuse(_: int | None) -> None:
         seen.append(run.head.manifest)
         raise StoreUnavailable("ledger: 3 records wait")
 
@@ -265,6 +265,17 @@ def test_records_are_closed_before_the_checkpoint_that_they_lead_to(run: SmallRu
     assert "3 records wait" in str(outcome.problem)
     assert run.head.manifest is None
     assert run.store.manifest_names() == []
+
+
+def test_head_names_a_checkpoint_once_the_step_beyond_it_was_recorded(run: SmallRun) -> None:
+    committer = committer_of(run)
+    asked: list[tuple[int | None, str | None]] = []
+    committer._close_ledger = lambda witness: asked.append((witness, run.head.manifest))
+    saver = saver_of(run, committer)
+    saver.start(4, state_on(mesh_of(2)), lambda: CHECKSUMS, witness=4)
+    saver.finish()
+    assert asked == [(4, None)]
+    assert run.head.next_step == 4
 
 
 def test_folder_of_a_save_that_failed_is_written_again(run: SmallRun) -> None:

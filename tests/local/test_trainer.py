@@ -333,6 +333,33 @@ def test_host_that_cannot_write_its_part_does_not_keep_the_others_waiting(make_r
     assert "the save of step 4 failed: PeersMissing: pool/host-1 gave up" in attempt.output()
 
 
+WITNESSES_TOLD = """
+from tests.local import stand_in_trainer
+from trainer import train
+
+def load():
+    story = stand_in_trainer.load_story()
+    from trainer.checkpoint.saver import Saver
+    start = Saver.start
+
+    def told(saver, next_step, *rest, witness=None):
+        print(f"save {next_step} witness {witness}", flush=True)
+        start(saver, next_step, *rest, witness=witness)
+
+    Saver.start = told
+    return story
+
+train.main(load)
+"""
+
+
+def test_save_at_an_interval_waits_for_the_step_beyond_it_and_the_first_and_last_for_none(make_run: MakeRun) -> None:
+    attempt = make_run(steps=12).launch(cold=("-c", WITNESSES_TOLD))
+    assert attempt.wait() == [ExitCode.LAST_STEP_COMMITTED], attempt.output()
+    said = [line for line in attempt.output().splitlines() if line.startswith("save ")]
+    assert said == ["save 0 witness None", "save 4 witness 4", "save 8 witness 8", "save 12 witness None"]
+
+
 def test_last_checkpoint_that_cannot_be_saved_is_an_error_of_its_own(make_run: MakeRun) -> None:
     run = make_run(steps=4)
     in_the_way = run.folder / "store" / "small" / "checkpoints" / manifest_name(4, 1)

@@ -63,7 +63,7 @@ class Result:
     versions: tuple[dict[str, str], ...]
     seconds: float
     failed: tuple[str, ...]
-    """Claims of the certificate that do not hold: who dies just after a commit leaves no step that witnesses a move."""
+    """Claims of the certificate that do not hold."""
 
 
 class Soak:
@@ -162,7 +162,7 @@ def soak(folder: Path, *, seed: int, count: int, steps: int | None = None) -> Re
     proof, compared = found.verification, found.reference
     assert compared is not None
     return Result(
-        held=compared.equal and proof.verdict == "equal",
+        held=found.held,
         seed=seed,
         steps=steps,
         faults=dict(sorted(Counter(fault.kind for fault in faults).items())),

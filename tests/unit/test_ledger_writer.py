@@ -65,6 +65,25 @@ def test_flush_closes_what_was_taken(patient: LedgerWriter, store: RunStore) -> 
     assert steps_in(store) == [[0, 1, 2], [3]]
 
 
+def test_flush_waits_for_the_record_of_a_witness(patient: LedgerWriter, store: RunStore) -> None:
+    patient.add(record_of(3))
+    flush = threading.Thread(target=lambda: patient.flush(seconds=LONG, witness=4))
+    flush.start()
+    flush.join(timeout=0.2)
+    assert (flush.is_alive(), steps_in(store)) == (True, [])
+    patient.add(record_of(4))
+    flush.join(timeout=LONG)
+    assert steps_in(store) == [[3, 4]]
+
+
+def test_flush_goes_on_without_a_witness_that_does_not_come(store: RunStore) -> None:
+    writer = LedgerWriter(store, attempt=1, close_after=LONG, witness_seconds=0.01)
+    writer.add(record_of(3))
+    writer.flush(seconds=LONG, witness=4)
+    assert steps_in(store) == [[3]]
+    writer.close(seconds=LONG)
+
+
 def test_full_segment_is_closed_without_being_asked(patient: LedgerWriter, store: RunStore) -> None:
     for step in range(25):
         patient.add(record_of(step))

@@ -48,6 +48,8 @@ class Written:
     checksums: Checksums
     save_started: float
     """Seconds since the epoch."""
+    witness: int | None = None
+    """A step beyond it whose record should be in the store before head names it; None: none is to come."""
 
 
 def own_head(store: RunStore, spec: AttemptSpec) -> Versioned[Head]:
@@ -68,7 +70,10 @@ def own_head(store: RunStore, spec: AttemptSpec) -> Versioned[Head]:
 
 
 class Committer:
-    """Commits of one attempt, by process 0. ``head`` is as it was when the attempt started."""
+    """Commits of one attempt, by process 0. ``head`` is as it was when the attempt started.
+
+    ``close_ledger`` puts all records into the store; first it waits a while for that of the step that it is given.
+    """
 
     def __init__(
         self,
@@ -77,7 +82,7 @@ class Committer:
         origin: Origin,
         head: Versioned[Head],
         parent: str | None,
-        close_ledger: Callable[[], None],
+        close_ledger: Callable[[int | None], None],
         patience: float = PATIENCE,
     ) -> None:
         self._store = store
@@ -99,7 +104,8 @@ class Committer:
             Fenced: head was changed by somebody else.
             StoreError: not now; nothing was committed.
         """
-        self._close_ledger()  # no checkpoint is newer than the records that lead to it
+        # no checkpoint is newer than the records that lead to it; and one beyond it witnesses the next move
+        self._close_ledger(written.witness)
         if not self.has_manifest(written.next_step):
             manifest = self._manifest(written)
             self._patiently(lambda: self._store.create_manifest(manifest))

@@ -57,10 +57,13 @@ class _Save:
     pending: orbax_files.PendingSave | None
     """None: only the swap of head is missing."""
     checksums: ReadChecksums
+    witness: int | None
 
     def written(self) -> Written:
         """Once it is; waits for the checksums."""
-        return Written(next_step=self.next_step, checksums=self.checksums(), save_started=self.started)
+        return Written(
+            next_step=self.next_step, checksums=self.checksums(), save_started=self.started, witness=self.witness
+        )
 
 
 class Saver:
@@ -87,10 +90,11 @@ class Saver:
         self._thread = None
         return self._outcome
 
-    def start(self, next_step: int, state: Any, checksums: ReadChecksums) -> None:
+    def start(self, next_step: int, state: Any, checksums: ReadChecksums, *, witness: int | None = None) -> None:
         """Begin to save; returns when the state may be donated. All processes call it, after ``finish``.
 
-        ``checksums``, of ``state`` on the devices, are waited for beside the training that goes on.
+        ``checksums``, of ``state`` on the devices, are waited for beside the training that goes on. ``witness`` is as
+        in ``Written``.
         """
         assert not self.busy
         self._saves += 1
@@ -105,7 +109,9 @@ class Saver:
         except Exception as error:  # noqa: BLE001 - see _complete
             self._fail(next_step, label, error)
             return
-        save = _Save(next_step=next_step, label=label, started=started, pending=pending, checksums=checksums)
+        save = _Save(
+            next_step=next_step, label=label, started=started, pending=pending, checksums=checksums, witness=witness
+        )
         self._thread = threading.Thread(target=self._complete, args=(save,), name="save", daemon=True)
         self._thread.start()
 
