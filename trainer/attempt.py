@@ -5,7 +5,7 @@ Every process of the attempt runs it, in step with the others. What is written o
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from trainer import versions
 from trainer.checkpoint.commit import Committer, Origin, own_head
 from trainer.checkpoint.restore import Restored, Restorer
 from trainer.checkpoint.saver import Saver
-from trainer.compile_cache import CompileCache
+from trainer.compile_cache import Outcome, compiled
 from trainer.data.token_files import StageBatches
 from trainer.drain import Drain
 from trainer.launch import Launch
@@ -32,7 +32,7 @@ from trainer.peers import Peers, connect
 from trainer.profile import Profiler
 from trainer.progress import ProgressReport
 from trainer.replay import Replay
-from trainer.step import Program, StepPlan, build_program
+from trainer.step import Program
 
 versions.confirm_loaded(versions.LOADED)  # it was the first of these imports
 
@@ -53,16 +53,15 @@ def run_attempt(launch: Launch, progress: ProgressReport, drain: Drain) -> ExitC
     batches = batches_of(launch)
 
     progress.enter("initialise")
-    cache = CompileCache(launch.compile_cache, processes=len(launch.spec.hosts))
     peers = connect(launch)
     if any(peers.gather("drain", "asked" if drain.asked_early else "", seconds=COMPILE_SECONDS)):
         return leave(ExitCode.DRAINED_NOTHING_NEW, progress, peers)
 
     progress.enter("compile")
     with preparing(launch, batches):
-        program = compile_program(launch, jax.devices())
+        program, outcome = compile_program(launch)
         peers.barrier("compile", seconds=COMPILE_SECONDS)
-    progress.set_compile_cache(cache.outcome())
+    progress.set_compile_cache(outcome)
 
     progress.enter("restore")
     restored = restore(launch, peers, program=program, head=head.value)
@@ -110,13 +109,17 @@ def preparing(launch: Launch, batches: StageBatches) -> Iterator[None]:
             task.result()
 
 
-def compile_program(launch: Launch, devices: Sequence[jax.Device]) -> Program:
+def compile_program(launch: Launch) -> tuple[Program, Outcome]:
     """The update, compiled for this placement's devices."""
-    settings = launch.spec.leaf_plan.settings
-    plan = StepPlan.from_leaf_settings(launch.recipe.model, launch.stage, settings=settings)
-    program = build_program(plan, devices)
-    program.compile()
-    return program
+    spec = launch.spec
+    return compiled(
+        launch.recipe.model,
+        launch.stage,
+        leaf_plan=spec.leaf_plan,
+        placement=spec.placement,
+        process=launch.process,
+        cache=launch.compile_cache,
+    )
 
 
 def restore(launch: Launch, peers: Peers, *, program: Program, head: Head) -> Restored | None:
@@ -147,7 +150,7 @@ def restore(launch: Launch, peers: Peers, *, program: Program, head: Head) -> Re
 
 def fingerprint_of(launch: Launch, device: jax.Device) -> Fingerprint:
     """Of this attempt's program on devices of this kind."""
-    processor = f"{device.platform}:{device.device_kind}"
+    processor = versions.processor_of(device)
     return versions.fingerprint(launch.spec, model=launch.recipe.model, stage=launch.stage, processor=processor)
 
 

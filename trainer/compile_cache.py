@@ -1,63 +1,119 @@
-"""JAX's persistent compile cache, made to work for several CPU processes.
+"""The executables of a program, kept for the next process that stands where this one stands.
 
-JAX lets process 0 alone write it, but on CPU each process has keys of its own, so the others would compile again at
-every start. Until JAX changes that, every process writes (two private names, of which a test sees when they go).
+JAX has a compile cache too. It spares a restart the compiler, but neither tracing nor lowering, which here take several
+times as long as the rest; and on CPU, where each process has entries of its own, it lets process 0 alone write.
 """
 
-from collections import Counter
+import hashlib
+import os
+import pickle
+import stat
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
-from jax._src import compiler, distributed
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
-from trainer import versions
+from orchestrator.contract.recipe import Model, Stage
+from orchestrator.contract.run import LeafPlan, Placement
+from trainer.parallel.state_checksums import Executables
+from trainer.step import Program, StepPlan, build_program
+from trainer.versions import executables_key, processor_of
 
-HIT = "/jax/compilation_cache/cache_hits"
-MISS = "/jax/compilation_cache/cache_misses"
+Outcome = Literal["hit", "miss", "off"]
+"""``hit``: nothing was compiled."""
+DIGEST = hashlib.sha256().digest_size
 
 
 class CompileCache:
-    """The cache of this process; ``folder`` None: off. Make one before anything compiles.
+    """Where one program's executables on these devices are, all in one file; ``folder`` None: nowhere.
 
-    Hosts may share the folder. An executable for another kind of CPU can have instructions that this one has not, and
-    JAX would run it, so each kind has a folder of its own below.
+    Such a file is code, so one is read only that belongs to this user and that nobody else can write. Whatever is
+    wrong with it is said in a line, and the program is compiled.
     """
 
-    def __init__(self, folder: Path | None, *, processes: int) -> None:
-        self._on = folder is not None
-        self._seen: Counter[str] = Counter()
-        if folder is None:
-            return
-        own = folder / f"cpu-{versions.cpu_kind()}"
-        own.mkdir(parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(own))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-        jax.monitoring.register_event_listener(self._count)
-        if processes > 1:
-            _write_from_every_process()
+    def __init__(self, folder: Path | None, *, key: str, devices: Sequence[jax.Device]) -> None:
+        self._devices = devices
+        self.outcome: Outcome = "off" if folder is None else "miss"
+        self._file = None if folder is None else folder / f"{key}.executables"
+        # an executable that came out of JAX's cache runs once, but cannot be serialised again
+        jax.config.update("jax_enable_compilation_cache", False)
 
-    def outcome(self) -> Literal["hit", "miss", "off"]:
-        """``hit``: everything that was compiled so far came from the cache."""
-        if not self._on:
-            return "off"
-        return "hit" if self._seen[HIT] and not self._seen[MISS] else "miss"
-
-    def _count(self, event: str, **_: Any) -> None:
-        if event in (HIT, MISS):
-            self._seen[event] += 1
-
-
-def _write_from_every_process() -> None:
-    original = compiler._cache_write
-
-    def write(*arguments: Any, **named: Any) -> Any:
-        state = distributed.global_state
-        process, state.process_id = state.process_id, 0
+    def load(self) -> Executables | None:
+        """What was kept; None: compile, and ``keep``."""
+        if self._file is None:
+            return None
         try:
-            return original(*arguments, **named)
-        finally:
-            state.process_id = process
+            found = _read(self._file, self._devices)
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # noqa: BLE001 - a start that compiles always works
+            print(f"everstep: {self._file} is not used: {error}", flush=True)
+            return None
+        self.outcome = "hit"
+        return found
 
-    compiler._cache_write = write
+    def keep(self, executables: Executables) -> None:
+        """Write them, or say in a line why not."""
+        if self._file is None:
+            return
+        try:
+            _write(self._file, executables)
+        except Exception as error:  # noqa: BLE001 - the next start will compile again
+            print(f"everstep: {self._file} is not written: {error}", flush=True)
+
+
+def compiled(
+    model: Model, stage: Stage, *, leaf_plan: LeafPlan, placement: Placement, process: int, cache: Path | None
+) -> tuple[Program, Outcome]:
+    """A stage's program on all devices of this process's placement, out of the cache where it is there."""
+    devices = jax.devices()
+    key = executables_key(
+        leaf_plan.settings,
+        model=model,
+        stage=stage,
+        processor=processor_of(devices[0]),
+        placement=placement,
+        process=process,
+        environment=os.environ,
+    )
+    program = build_program(StepPlan.from_leaf_settings(model, stage, settings=leaf_plan.settings), devices)
+    kept = CompileCache(cache, key=key, devices=devices)
+    found = kept.load()
+    executables = program.compile(found)
+    if found is None:
+        kept.keep(executables)
+    return program, kept.outcome
+
+
+def _read(file: Path, devices: Sequence[jax.Device]) -> Executables:
+    with file.open("rb") as opened:
+        status = os.fstat(opened.fileno())
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError("it is another user's, or others can write it")
+        data = opened.read()
+    if hashlib.sha256(data[DIGEST:]).digest() != data[:DIGEST]:
+        raise ValueError("it is damaged")
+    kept = pickle.loads(data[DIGEST:])
+    return {
+        name: deserialize_and_load(body, inputs, outputs, execution_devices=devices)
+        for name, (body, inputs, outputs) in kept.items()
+    }
+
+
+def _write(file: Path, executables: Executables) -> None:
+    """Whole or not at all."""
+    body = pickle.dumps({name: serialize(executable) for name, executable in executables.items()})
+    file.parent.mkdir(parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(dir=file.parent, prefix=".new-")
+    try:
+        with open(number, "wb") as opened:
+            opened.write(hashlib.sha256(body).digest() + body)
+        os.replace(name, file)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        raise

@@ -15,10 +15,10 @@ from orchestrator.contract.checksum import words
 from orchestrator.contract.ledger import Fingerprint, Record, bits_of
 from orchestrator.contract.recipe import Stage
 from trainer.checkpoint.saver import Outcome, Saver
-from trainer.checkpoint.verify import ReadChecksums
 from trainer.drain import Drain
 from trainer.ledger import LedgerWriter
 from trainer.optim.schedule import learning_rate
+from trainer.parallel.state_checksums import ReadChecksums
 from trainer.profile import Profiler
 from trainer.progress import ProgressReport
 from trainer.replay import Replay

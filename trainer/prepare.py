@@ -11,8 +11,6 @@ Exit 0: the cache has it; 1: it has not, and the line that is printed says why.
 """
 
 import argparse
-import hashlib
-import json
 import os
 import socket
 import subprocess
@@ -30,7 +28,7 @@ from orchestrator.store.objects import StoreError
 from orchestrator.store.opening import open_objects
 from orchestrator.store.run_store import RunStore
 from trainer.launch import CACHE_VARIABLE
-from trainer.versions import LOADED, confirm_loaded, cpu_kind, numeric_flags
+from trainer.versions import LOADED, confirm_loaded, executables_key
 
 MEET_SECONDS = 300
 """For all processes to import what they need, and to compile once they have met."""
@@ -65,27 +63,22 @@ class Task:
 
     def key(self, environment: Mapping[str, str]) -> str:
         """A hash of all that decides which executables are made."""
-        body = {
-            "packages": dict(LOADED.packages),
-            "sources": LOADED.sources,
-            "model": self.recipe.model.model_dump(mode="json"),
-            "stage": self.stage.model_dump(mode="json", exclude={"data", "schedule", "steps"}),
-            "leaf_plan": self.leaf_plan.settings,
-            "processes": self.placement.hosts,
-            "devices": self.placement.devices_per_host,
-            "flags": numeric_flags(environment.get("XLA_FLAGS", "")),
-            "threads": environment.get("PJRT_NPROC", ""),
-            "cpu": cpu_kind(),
-        }
-        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        return executables_key(
+            self.leaf_plan.settings,
+            model=self.recipe.model,
+            stage=self.stage,
+            processor="",
+            placement=self.placement,
+            process=None,
+            environment=environment,
+        )
 
 
 def compile_here(task: Task, *, cache: Path, process: int, coordinator: str) -> None:
     """One process's part."""
     import jax
 
-    from trainer.compile_cache import CompileCache
-    from trainer.step import StepPlan, build_program
+    from trainer.compile_cache import compiled
 
     confirm_loaded(LOADED)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -96,10 +89,15 @@ def compile_here(task: Task, *, cache: Path, process: int, coordinator: str) -> 
         cluster_detection_method="deactivate",
         initialization_timeout=MEET_SECONDS,
     )
-    outcome = CompileCache(cache, processes=task.placement.hosts)
-    plan = StepPlan.from_leaf_settings(task.recipe.model, task.stage, settings=task.leaf_plan.settings)
-    build_program(plan, jax.devices()).compile()
-    print(f"everstep: process {process} of {task.placement.name}, stage {task.stage.name}: {outcome.outcome()}")
+    _, outcome = compiled(
+        task.recipe.model,
+        task.stage,
+        leaf_plan=task.leaf_plan,
+        placement=task.placement,
+        process=process,
+        cache=cache,
+    )
+    print(f"everstep: process {process} of {task.placement.name}, stage {task.stage.name}: {outcome}")
     jax.distributed.shutdown()  # waits for the others: process 0, to whom all are connected, leaves last
 
 

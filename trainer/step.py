@@ -28,13 +28,14 @@ from trainer.model import init
 from trainer.model.layers import Weight
 from trainer.model.olmo3 import LeafArithmetic, skeleton
 from trainer.optim import adamw, skip_step
-from trainer.parallel.checksum import array_words, over_devices, shares_of_words, token_words
+from trainer.parallel.checksum import array_words, token_words
 from trainer.parallel.gather import Travel
 from trainer.parallel.leaf import Leaf, PackedModel, packs_of, sum_of_leaves
-from trainer.parallel.mesh import AXIS, Ranks, cut_axis, cut_spec, make_mesh
+from trainer.parallel.mesh import AXIS, Ranks, cut_spec, make_mesh
 from trainer.parallel.norms import canonical_rows, global_norm
 from trainer.parallel.plan import StepPlan
 from trainer.parallel.reduction import after, barrier, by_rank, compiler_options, pairwise_sum, rounding
+from trainer.parallel.state_checksums import Executables, ReadChecksums, StateChecksums, by_path
 
 __all__ = ["Metrics", "Program", "ReadRows", "StepPlan", "StepResult", "build_program"]
 
@@ -46,11 +47,9 @@ ReadRows = Callable[[NDArray[np.int64]], NDArray[np.uint32]]
 Index = tuple[slice, ...] | None
 """What jax asks a callback for; its types allow None, which it never passes for a sharded array."""
 
-Kind = tuple[tuple[int, ...], str, int | None]
-"""Shape, dtype and cut axis of an array of the state."""
+UPDATE = "update"
 
 TOKENS = PartitionSpec(None, AXIS)
-SHARES = PartitionSpec(AXIS)
 REPLICATED = PartitionSpec()
 
 
@@ -110,12 +109,7 @@ class Program:
         self._weights = self._leaf.bones.weights
         self._shapes, self._specs = _state_layout(plan, self._weights)
         self._update: jax.stages.Compiled | None = None
-        # from the layout: on one device JAX forgets the axis along which an array counts as cut
-        self._kinds: dict[Kind, list[str]] = {}
-        for path, target in _by_path(self.abstract_state).items():
-            self._kinds.setdefault(_kind(target), []).append(path)
-        self._shares: dict[Kind, jax.stages.Compiled] = {}
-        self._words: jax.stages.Compiled | None = None
+        self._checksums = StateChecksums(by_path(self.abstract_state), mesh=mesh)
 
     @property
     def micro_steps(self) -> int:
@@ -140,8 +134,8 @@ class Program:
                 target.shape, target.sharding, lambda i: init.draw(weight, _whole(i), path=path, seed=seed, std=std)
             )
 
-        named = _by_path(self._weights)
-        targets = _by_path(self.abstract_state["params"])
+        named = by_path(self._weights)
+        targets = by_path(self.abstract_state["params"])
         flat = [param(path, weight, targets[path]) for path, weight in named.items()]
         return self.next_stage_state(jax.tree.unflatten(jax.tree.structure(self._weights), flat))
 
@@ -175,57 +169,36 @@ class Program:
             shape, self._sharding(TOKENS), lambda index: parts[(_whole(index)[1].start or 0) // per_rank]
         )
 
-    def compile(self) -> None:
-        """Lower and compile the update and the checksums."""
+    def compile(self, kept: Executables | None = None) -> Executables:
+        """Lower and compile the update and the checksums, or take what an equal program gave back before."""
+        found = kept or self._compiled()
+        self._update = found[UPDATE]
+        self._checksums.use(found)
+        return found
+
+    def _compiled(self) -> Executables:
         state = self.abstract_state
         stage = self.plan.stage
         shape = (self.micro_steps, self.ranks.devices * stage.sequences_per_rank, stage.sequence_length)
         tokens = jax.ShapeDtypeStruct(shape, jnp.uint32, sharding=self._sharding(TOKENS))
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=self._sharding(REPLICATED))
         options = compiler_options(self._platform) if self.plan.barriers else {}
-        self._update = self._mapped_update().lower(state, tokens, rate).compile(options)
-        # One small program for all arrays of a kind: compile time grows with the number of loops, and a CPU device has
-        # 32 programs in flight at most, so that with one for each array a save would wait for them. None talks to other
-        # devices: processes would run them in different orders and wait for each other.
-        targets = _by_path(state)
-        for kind, paths in self._kinds.items():
-            alike = [targets[path] for path in paths]
-            self._shares[kind] = self._mapped_shares(alike[0]).lower(alike).compile(options)
-        shares = [
-            jax.ShapeDtypeStruct((self.ranks.devices, len(paths), 2), jnp.uint32, sharding=self._sharding(SHARES))
-            for paths in self._kinds.values()
-        ]
-        self._words = self._mapped_words().lower(shares).compile(options)
+        update = self._mapped_update().lower(state, tokens, rate).compile(options)
+        return {UPDATE: update, **self._checksums.compiled(options)}
 
     def program_text(self) -> str:
         """The compiled update, as HLO text."""
-        return _compiled(self._update).as_text() or ""
+        return _ready(self._update).as_text() or ""
 
     def step(self, state: Tree, tokens: Array, learning_rate: np.float32) -> tuple[Tree, Metrics]:
         """One update. ``state`` is donated: use the one that comes back."""
         rate = jax.make_array_from_callback((), self._sharding(REPLICATED), lambda _: np.float32(learning_rate))
-        state, arrays = _compiled(self._update)(state, tokens, rate)
+        state, arrays = _ready(self._update)(state, tokens, rate)
         return state, Metrics(arrays=arrays)
 
-    def checksums(self, state: Tree) -> Callable[[], dict[str, tuple[str, tuple[int, ...], Checksum]]]:
-        """Dtype, global shape and checksum of every array, by path; the same on any mesh.
-
-        What is called is queued on the devices, before any later step, so ``state`` may be donated at once. What is
-        returned waits for the result, in any thread.
-        """
-        arrays = _by_path(state)
-        shares = [self._shares[kind]([arrays[path] for path in paths]) for kind, paths in self._kinds.items()]
-        words = _compiled(self._words)(shares)
-
-        def read() -> dict[str, tuple[str, tuple[int, ...], Checksum]]:
-            pairs = np.asarray(jax.device_get(words))
-            named = [(path, shape, dtype) for (shape, dtype, _), paths in self._kinds.items() for path in paths]
-            return {
-                path: (dtype, shape, (int(pair[0]), int(pair[1])))
-                for (path, shape, dtype), pair in sorted(zip(named, pairs, strict=True), key=lambda both: both[0][0])
-            }
-
-        return read
+    def checksums(self, state: Tree) -> ReadChecksums:
+        """Of all arrays, by path; the same on any mesh. Queued on the devices, before any later step."""
+        return self._checksums.queue(by_path(state))
 
     def _sharding(self, spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(self.mesh, spec)
@@ -244,29 +217,6 @@ class Program:
             check_vma=False,
         )
         return jax.jit(mapped, donate_argnums=0)
-
-    def _mapped_shares(self, target: jax.ShapeDtypeStruct) -> Any:
-        """n arrays like ``target`` → each device's shares of their words, [P, n, 2]."""
-        cut = cut_axis(target.sharding.spec)
-        mapped = jax.shard_map(
-            lambda parts: shares_of_words(parts, cut=cut)[None],
-            mesh=self.mesh,
-            in_specs=(target.sharding.spec,),
-            out_specs=SHARES,
-            check_vma=False,
-        )
-        return jax.jit(mapped)
-
-    def _mapped_words(self) -> Any:
-        """Shares of all kinds → the words of all arrays, kind by kind, [n, 2]."""
-        mapped = jax.shard_map(
-            lambda shares: over_devices(jnp.concatenate(shares, axis=1)[0]),
-            mesh=self.mesh,
-            in_specs=SHARES,
-            out_specs=REPLICATED,
-            check_vma=False,
-        )
-        return jax.jit(mapped)
 
 
 def _whole(index: Index) -> tuple[slice, ...]:
@@ -396,21 +346,7 @@ def _apply(
     return part(0), part(1), part(2)
 
 
-def _by_path(tree: Tree) -> dict[str, Any]:
-    """Leaves of a nested dict by their keys joined with "/", in the order of ``jax.tree.leaves``."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_spec)
-    return {"/".join(str(key.key) for key in path): leaf for path, leaf in flat}
-
-
-def _kind(target: jax.ShapeDtypeStruct) -> Kind:
-    return tuple(target.shape), target.dtype.name, cut_axis(target.sharding.spec)
-
-
-def _is_spec(value: object) -> bool:
-    return isinstance(value, PartitionSpec)
-
-
-def _compiled(stage: jax.stages.Compiled | None) -> jax.stages.Compiled:
+def _ready(stage: jax.stages.Compiled | None) -> jax.stages.Compiled:
     if stage is None:
         raise RuntimeError("call compile() before step() and checksums()")
     return stage

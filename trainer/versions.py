@@ -14,11 +14,12 @@ import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator.contract.attempt import AttemptSpec
 from orchestrator.contract.ledger import Fingerprint
 from orchestrator.contract.recipe import Model, Stage
+from orchestrator.contract.run import Placement
 
 NUMERIC_PACKAGES = ("jax", "jaxlib", "libtpu", "flax", "optax")
 """Their versions are in the numerics fingerprint; ``none`` where one is not installed."""
@@ -101,6 +102,29 @@ def leaf_fingerprint(settings: Mapping[str, Any], *, model: Model, stage: Stage)
     return _hash({"leaf_plan": dict(settings), "model": model.model_dump(mode="json"), "shapes": shapes})
 
 
+def executables_key(
+    settings: Mapping[str, Any],
+    *,
+    model: Model,
+    stage: Stage,
+    processor: str,
+    placement: Placement,
+    process: int | None,
+    environment: Mapping[str, str],
+) -> str:
+    """Of the executables of one process of a placement: equal keys, interchangeable files. None: of all processes."""
+    return _hash(
+        {
+            "numerics": numerics_fingerprint(LOADED, settings, processor=processor, environment=environment),
+            "python": LOADED.packages["python"],
+            "model": model.model_dump(mode="json"),
+            "stage": stage.model_dump(mode="json", exclude={"name", "data", "schedule", "steps"}),
+            "place": [placement.hosts, placement.devices_per_host, process],
+            "cpu": cpu_kind(),
+        }
+    )
+
+
 def source_sha256(paths: Iterable[Path]) -> str:
     """Over the names and bytes of all Python files in these folders and files."""
     digest = hashlib.sha256()
@@ -119,6 +143,18 @@ def numeric_flags(flags: str) -> list[str]:
 def intra_op_threads(environment: Mapping[str, str]) -> int:
     """Threads that XLA cuts an operation over on a CPU."""
     return int(environment.get("PJRT_NPROC") or len(os.sched_getaffinity(0)))
+
+
+class Device(Protocol):
+    """Of JAX."""
+
+    platform: str
+    device_kind: str
+
+
+def processor_of(device: Device) -> str:
+    """The kind of a device, as JAX names it."""
+    return f"{device.platform}:{device.device_kind}"
 
 
 def cpu_model() -> str:

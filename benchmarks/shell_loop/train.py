@@ -22,9 +22,9 @@ import optax  # type: ignore[import-untyped]  # noqa: E402
 import orbax.checkpoint as ocp  # type: ignore[import-untyped]  # noqa: E402
 from jax._src import distributed  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
+from shared_cache import CompileCache  # noqa: E402
 
 from orchestrator.contract.recipe import Model  # noqa: E402
-from trainer.compile_cache import CompileCache  # noqa: E402
 from trainer.model.olmo3 import LeafArithmetic, logits, skeleton  # noqa: E402
 
 Tree = Any

@@ -16,7 +16,7 @@ from orchestrator.contract.checksum import checksum
 from orchestrator.contract.recipe import Model, Stage
 from trainer.parallel.checksum import token_words
 from trainer.parallel.mesh import AXIS, Ranks, make_mesh
-from trainer.step import Metrics
+from trainer.step import Executables, Metrics
 
 WHOLE = PartitionSpec()
 CUT = PartitionSpec(None, AXIS)
@@ -63,7 +63,12 @@ class StandIn:
             shape, self._on(TOKENS), lambda index: parts[(index[1].start or 0) // stage.sequences_per_rank]
         )
 
-    def compile(self) -> None:
+    def compile(self, kept: Executables | None = None) -> Executables:
+        found = kept or self._compiled()
+        self._step, self._gather = found["step"], found["gather"]
+        return found
+
+    def _compiled(self) -> Executables:
         mapped = jax.shard_map(
             self._update,
             mesh=self.mesh,
@@ -75,12 +80,13 @@ class StandIn:
         shape = (self.ranks.micro_steps, self.ranks.devices * stage.sequences_per_rank, stage.sequence_length)
         tokens, rate = self._array(shape, TOKENS, jnp.uint32), self._array((), WHOLE)
         whole = jax.tree.map(lambda _: self._on(WHOLE), self._specs)
-        self._step = jax.jit(mapped, donate_argnums=0).lower(state, tokens, rate).compile()
-        self._gather = jax.jit(lambda state: state, out_shardings=whole).lower(state).compile()
+        return {
+            "step": jax.jit(mapped, donate_argnums=0).lower(state, tokens, rate).compile(),
+            "gather": jax.jit(lambda state: state, out_shardings=whole).lower(state).compile(),
+        }
 
     def program_text(self) -> str:
-        text: str = self._step.as_text()
-        return text
+        return self._step.as_text() or ""
 
     def step(self, state: Any, tokens: Array, learning_rate: np.float32) -> tuple[Any, Metrics]:
         rate = jax.make_array_from_callback((), self._on(WHOLE), lambda _: learning_rate)

@@ -23,9 +23,10 @@ from orchestrator.store.run_store import RunStore
 from tests.local.attempts import REPOSITORY, SmallRun, small_recipe, stage_of, write_tokens
 from trainer.checkpoint import orbax_files, scrub
 from trainer.checkpoint.commit import Committer, Fenced, Origin, own_head
-from trainer.checkpoint.restore import by_path, checksums_of
+from trainer.checkpoint.restore import checksums_of
 from trainer.checkpoint.saver import Outcome, Saver
 from trainer.checkpoint.verify import Checksums, changed_file, differing_arrays, missing_or_resized
+from trainer.parallel.state_checksums import by_path
 
 ONE_HASH = "0" * 64
 

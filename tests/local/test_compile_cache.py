@@ -1,28 +1,82 @@
-"""Who finds what in the compile cache."""
+"""What is kept of a program, and who gets it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.local.attempts import REPOSITORY
+import jax
+import jax.numpy as jnp
+import pytest
 
-PROGRAM = """
-import sys, jax
-from pathlib import Path
-from trainer import versions
 from trainer.compile_cache import CompileCache
-versions.cpu_kind = lambda: sys.argv[2]
-cache = CompileCache(Path(sys.argv[1]), processes=1)
-jax.jit(lambda x: x + 1)(1.0)
-print(cache.outcome())
-"""
+from trainer.parallel.state_checksums import Executables
 
 
-def test_executables_of_another_kind_of_cpu_are_not_found(tmp_path: Path) -> None:
-    """JAX does not ask for the CPU: an instruction that this one has not would end the trainer by signal 4."""
+def cache_of(folder: Path | None, *, key: str = "here") -> CompileCache:
+    return CompileCache(folder, key=key, devices=jax.devices()[:1])
 
-    def outcome(kind: str) -> str:
-        command = [sys.executable, "-c", PROGRAM, str(tmp_path), kind]
-        return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip()
 
-    assert [outcome(kind) for kind in ("old", "old", "new", "new")] == ["miss", "hit", "miss", "hit"]
+@pytest.fixture(scope="module")
+def executables() -> Executables:
+    double = jax.jit(lambda tree: {"twice": tree["x"] * 2}, donate_argnums=0)
+    return {"double": double.lower({"x": jax.ShapeDtypeStruct((3,), jnp.float32)}).compile()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, executables: Executables) -> Path:
+    """With a file in it."""
+    cache = cache_of(tmp_path)
+    assert (cache.load(), cache.outcome) == (None, "miss")
+    cache.keep(executables)
+    return tmp_path
+
+
+def test_what_was_kept_computes_what_was_compiled(folder: Path, executables: Executables) -> None:
+    cache = cache_of(folder)
+    found = cache.load()
+    assert found is not None
+    assert cache.outcome == "hit"
+    given = {"x": jnp.arange(3, dtype=jnp.float32)}
+    assert found["double"](given)["twice"].tolist() == [0.0, 2.0, 4.0]
+    assert given["x"].is_deleted(), "what is donated is given away by an executable from the cache too"
+    assert found["double"].as_text() == executables["double"].as_text()
+
+
+def test_no_other_place_finds_it(folder: Path) -> None:
+    assert cache_of(folder, key="elsewhere").load() is None
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_file_is_a_line_and_a_miss_and_is_written_anew(
+    folder: Path, executables: Executables, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = folder / "here.executables"
+    whole = file.read_bytes()
+    flipped = whole[:100] + bytes([whole[100] ^ 1]) + whole[101:]
+    file.write_bytes({"cut": whole[:-1], "flipped": flipped, "empty": b""}[damage])
+    cache = cache_of(folder)
+    assert (cache.load(), cache.outcome) == (None, "miss")
+    assert capsys.readouterr().out == f"everstep: {file} is not used: it is damaged\n"
+    cache.keep(executables)
+    assert cache_of(folder).load() is not None
+    assert [path.name for path in folder.iterdir()] == ["here.executables"]
+
+
+def test_a_file_that_others_can_write_is_not_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is code."""
+    file = folder / "here.executables"
+    file.chmod(0o620)
+    assert cache_of(folder).load() is None
+    assert capsys.readouterr().out == f"everstep: {file} is not used: it is another user's, or others can write it\n"
+
+
+def test_a_folder_that_cannot_be_written_is_a_line(
+    tmp_path: Path, executables: Executables, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("")
+    cache_of(tmp_path / "taken").keep(executables)
+    assert capsys.readouterr().out.startswith(f"everstep: {tmp_path}/taken/here.executables is not written: ")
+
+
+def test_nothing_is_kept_where_no_folder_is_named(executables: Executables) -> None:
+    cache = cache_of(None)
+    cache.keep(executables)
+    assert (cache.load(), cache.outcome) == (None, "off")

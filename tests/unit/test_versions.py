@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.contract.recipe import Stage
+from orchestrator.contract.run import Placement
+from tests.unit.run_documents import recipe_of
 from trainer import versions
 
 ROOT = Path(__file__).parents[2]
@@ -106,3 +109,38 @@ def test_software_is_looked_at_before_anything_that_computes_is_imported() -> No
     computing = [name for name in order if name.split(".")[1] in ("model", "optim", "parallel", "step")]
     assert len(computing) > 4
     assert order.index("trainer.versions") < min(order.index(name) for name in computing)
+
+
+def test_executables_are_those_of_one_process_of_one_placement_on_one_kind_of_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = recipe_of({"only": 10})
+    stage = recipe.stages[0]
+    quarter = Placement(name="quarter", pool="a", generation="x", hosts=2, devices_per_host=4)
+
+    def key(*, stage: Stage = stage, placement: Placement = quarter, process: int | None = 0) -> str:
+        return versions.executables_key(
+            {"remat": True},
+            model=recipe.model,
+            stage=stage,
+            processor="cpu:cpu",
+            placement=placement,
+            process=process,
+            environment=ENVIRONMENT,
+        )
+
+    same = key(
+        stage=stage.model_copy(update={"name": "other", "steps": 7}),
+        placement=quarter.model_copy(update={"name": "twin", "pool": "b"}),
+    )
+    assert same == key()
+    others = {
+        key(process=1),
+        key(process=None),
+        key(placement=quarter.model_copy(update={"hosts": 4, "devices_per_host": 2})),
+        key(stage=stage.model_copy(update={"sequence_length": 2 * stage.sequence_length})),
+        key(stage=stage.model_copy(update={"optimizer": stage.optimizer.model_copy(update={"z_loss": 0.5})})),
+    }
+    monkeypatch.setattr(versions, "cpu_kind", lambda: "another")
+    others.add(key())
+    assert len(others - {same}) == 6

@@ -18,7 +18,8 @@ from orchestrator.contract.ledger import Fingerprint
 from orchestrator.contract.manifest import Head, Manifest, manifest_name
 from orchestrator.store.objects import Conflict, StoreUnavailable
 from orchestrator.store.run_store import RunStore, Versioned
-from trainer.checkpoint.verify import Checksums, array_entries, hash_of_params
+from trainer.checkpoint.verify import array_entries, hash_of_params
+from trainer.parallel.state_checksums import Checksums
 
 PATIENCE = 120.0
 """Seconds for which a store that does not answer is asked again."""

@@ -19,9 +19,10 @@ from orchestrator.contract.base import ContractError
 from orchestrator.contract.manifest import Manifest, Proof, Quarantine
 from orchestrator.store.run_store import RunStore
 from trainer.checkpoint import orbax_files
-from trainer.checkpoint.verify import Checksums, ReadChecksums, changed_file, differing_arrays, missing_or_resized
+from trainer.checkpoint.verify import changed_file, differing_arrays, missing_or_resized
 from trainer.parallel.checksum import array_words
 from trainer.parallel.mesh import cut_axis
+from trainer.parallel.state_checksums import Checksums, ReadChecksums, by_path
 
 Tree = Any
 """A nested dict with string keys."""
@@ -202,9 +203,3 @@ def checksums_of(arrays: Tree, *, mesh: Mesh) -> Checksums:
         path: (array.dtype.name, tuple(array.shape), (int(pair[0]), int(pair[1])))
         for (path, array), pair in zip(flat.items(), pairs, strict=True)
     }
-
-
-def by_path(tree: Tree) -> dict[str, Any]:
-    """Leaves of a nested dict by their keys joined with "/"."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {"/".join(str(key.key) for key in path): leaf for path, leaf in flat}

@@ -16,7 +16,7 @@ from orchestrator.store.objects import StoreError
 from orchestrator.store.run_store import RunStore
 from trainer.checkpoint import orbax_files
 from trainer.checkpoint.commit import Committer, Fenced, Written
-from trainer.checkpoint.verify import ReadChecksums
+from trainer.parallel.state_checksums import ReadChecksums
 
 SAVE_SECONDS = 2.0 * orbax_files.SAVE_SECONDS
 """For a save to end one way or the other."""

@@ -1,15 +1,12 @@
 """Evidence that a checkpoint is what its manifest says, or is not."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from orchestrator.contract.checksum import Checksum, line, params_sha256, words
+from orchestrator.contract.checksum import line, params_sha256, words
 from orchestrator.contract.manifest import ArrayEntry, Manifest
 from orchestrator.store.run_store import RunStore
+from trainer.parallel.state_checksums import Checksums
 
-Checksums = Mapping[str, tuple[str, tuple[int, ...], Checksum]]
-"""By path in the state: dtype, global shape, words; as ``trainer.step.Program.checksums`` gives them."""
-ReadChecksums = Callable[[], Checksums]
-"""Waits for the devices, in any thread, for checksums that were queued on them."""
 PARAMS = "params/"
 
 
