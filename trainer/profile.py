@@ -2,10 +2,11 @@
 
 The order is an object in the store. The thread that writes the progress reads it (``look``), so that no step ever waits
 for the store; the steps compare two numbers (``before``, ``after``). Each process traces itself into a folder of its
-own, process 0 also writes the compiled update as HLO text. An order that is learnt of late is followed from then on,
-and whatever fails here is printed and does not end the run.
+machine, whose files go to the store after the last of the steps; process 0 also writes the compiled update as HLO text.
+An order that is learnt of late is followed from then on, and whatever fails here is printed and does not end the run.
 """
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from orchestrator.store.objects import StoreError
 from orchestrator.store.run_store import RunStore
 
 PROGRAM_FILE = "program.hlo.txt"
+FAILS = (OSError, RuntimeError, StoreError, ContractError)
+"""What ends a trace, and not the run."""
 
 
 class Profiler:
@@ -36,6 +39,7 @@ class Profiler:
         self._taken: ProfileOrder | None = None
         """What was begun, or could not be."""
         self._tracing: ProfileOrder | None = None
+        self._traces: tempfile.TemporaryDirectory[str] | None = None
         self._problem = ""
 
     def look(self) -> None:
@@ -56,7 +60,7 @@ class Profiler:
             return
         try:
             self._begin(order)
-        except (OSError, RuntimeError) as error:
+        except FAILS as error:
             self._say_once(f"steps {order.steps} are not profiled: {error}")
 
     def after(self, step: int) -> None:
@@ -66,25 +70,34 @@ class Profiler:
 
     def close(self) -> None:
         """End what is being traced."""
-        if self._tracing is None:
+        if self._tracing is None or self._traces is None:
             return
         order, self._tracing = self._tracing, None
-        try:
-            jax.profiler.stop_trace()
-        except (OSError, RuntimeError) as error:
-            self._say_once(f"the profile of steps {order.steps} is not written: {error}")
-        else:
-            print(f"everstep: profiled steps {order.steps}", flush=True)
+        with self._traces as traces:
+            try:
+                jax.profiler.stop_trace()
+                self._keep(order, Path(traces))
+            except FAILS as error:
+                self._say_once(f"the profile of steps {order.steps} is not written: {error}")
+            else:
+                print(f"everstep: profiled steps {order.steps}", flush=True)
 
     def _begin(self, order: ProfileOrder) -> None:
-        """Raises OSError, RuntimeError: the folder cannot be written, or somebody else is tracing."""
-        root = Path(self._store.address, order.folder)
-        own = root / f"host-{self._process:03d}"
-        own.mkdir(parents=True, exist_ok=True)
+        """Raises as ``FAILS`` says: something cannot be written, or somebody else is tracing."""
         if self._process == 0:
-            (root / PROGRAM_FILE).write_text(self._program_text())
-        jax.profiler.start_trace(own)
-        self._tracing = order
+            self._store.create_profile_file(order, PROGRAM_FILE, self._program_text().encode())
+        traces = tempfile.TemporaryDirectory(prefix="everstep-profile-", ignore_cleanup_errors=True)
+        try:
+            jax.profiler.start_trace(traces.name)
+        except BaseException:
+            traces.cleanup()
+            raise
+        self._tracing, self._traces = order, traces
+
+    def _keep(self, order: ProfileOrder, traces: Path) -> None:
+        for file in sorted(path for path in traces.rglob("*") if path.is_file()):
+            name = f"host-{self._process:03d}/{file.relative_to(traces).as_posix()}"
+            self._store.create_profile_file(order, name, file.read_bytes())
 
     def _say_once(self, problem: str) -> None:
         if problem != self._problem:

@@ -16,7 +16,6 @@ from orchestrator.cli.stores import open_run, open_store
 from orchestrator.contract.attempt import AttemptSpec, ProfileOrder
 from orchestrator.contract.base import Document
 from orchestrator.reports.facts import read_facts
-from orchestrator.store.opening import is_bucket
 from orchestrator.store.run_store import RunStore
 
 MOST_STEPS = 100
@@ -56,8 +55,6 @@ def profile(run: str, steps: str, store: str | None, reason: str, wait: bool, ti
     Exit codes: 0 written, 1 the attempt ended before that, 2 the steps have passed, 3 not written in time.
     """
     run_store = open_run(open_store(store), run)
-    if is_bucket(run_store.address):
-        raise BadInput(f"store {run_store.objects.address}: traces are written into folders only")
     order = ordered(run_store, *_parsed(steps), reason=reason)
     if wait:
         see_through(run_store, order, timeout=timeout, sleep=time.sleep)

@@ -212,6 +212,10 @@ class RunStore:
             raise Conflict(f"{name} was changed by another writer")
         self.objects.swap(self._name(name), order.to_bytes(), generation=before.generation)
 
+    def create_profile_file(self, order: ProfileOrder, name: str, data: bytes) -> None:
+        """A file of a profile; ``name``: inside its folder. Raises StoreError, ContractError."""
+        self.objects.create(self._name(f"{order.folder}/{name}"), data)
+
     def create_rendezvous(self, attempt: int, rendezvous: Rendezvous) -> None:
         self._create(f"attempts/{attempt:04d}/rendezvous.json", rendezvous)
 

@@ -28,10 +28,17 @@ class Bench:
         self.step = 0
         monkeypatch.setattr(jax.profiler, "start_trace", self.start)
         monkeypatch.setattr(jax.profiler, "stop_trace", lambda: self.calls.append(f"stop after {self.step}"))
+        self.traces = folder
 
-    def start(self, folder: Path) -> None:
-        assert folder.is_dir()
-        self.calls.append(f"start before {self.step} in {folder.name}")
+    def start(self, folder: str) -> None:
+        self.traces = Path(folder)
+        (self.traces / "plugins").mkdir()
+        (self.traces / "plugins" / "host.xplane.pb").write_bytes(b"a trace")
+        self.calls.append(f"start before {self.step}")
+
+    def kept(self) -> list[str]:
+        """Files of profiles in the store."""
+        return [name.removeprefix("run/profiles/") for name in self.store.objects.names("run/profiles/")]
 
     def order(self, first: int, last: int, *, after: ProfileOrder | None = None) -> ProfileOrder:
         order = ProfileOrder(attempt=7, first_step=first, last_step=last, by="ada", reason="", at=0.0)
@@ -57,9 +64,9 @@ def test_the_steps_that_were_asked_for_are_traced_once(bench: Bench, capsys: pyt
     bench.profiler.look()
     assert bench.train(2) == []
     order = bench.order(4, 6)
-    assert bench.train(20) == ["start before 4 in host-001", "stop after 6"]
+    assert bench.train(20) == ["start before 4", "stop after 6"]
     bench.order(30, 30, after=order)
-    assert bench.train(40)[2:] == ["start before 30 in host-001", "stop after 30"]
+    assert bench.train(40)[2:] == ["start before 30", "stop after 30"]
     assert capsys.readouterr().out.splitlines() == ["everstep: profiled steps 4..6", "everstep: profiled steps 30..30"]
 
 
@@ -68,7 +75,7 @@ def test_an_order_that_is_learnt_of_late_is_followed_from_then_on_or_told(
 ) -> None:
     bench.train(5)
     order = bench.order(3, 6)
-    assert bench.train(9) == ["start before 5 in host-001", "stop after 6"]
+    assert bench.train(9) == ["start before 5", "stop after 6"]
     bench.order(7, 8, after=order)
     assert len(bench.train(12)) == 2
     assert "steps 7..8 had passed when their profile was asked for; the next step is 9" in capsys.readouterr().out
@@ -79,17 +86,25 @@ def test_an_attempt_that_leaves_in_between_closes_the_trace(bench: Bench) -> Non
     bench.train(4)
     bench.profiler.close()
     bench.profiler.close()
-    assert bench.calls == ["start before 1 in host-001", "stop after 4"]
+    assert bench.calls == ["start before 1", "stop after 4"]
 
 
-def test_process_0_writes_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
-    program = Path(bench.store.address, bench.order(1, 2).folder, "program.hlo.txt")
+def test_traces_go_to_the_store_and_process_0_writes_the_program_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bench: Bench
+) -> None:
+    folder = bench.order(1, 2).folder.removeprefix("profiles/")
+    bench.train(2)
+    assert bench.kept() == []
     bench.train(3)
-    assert not program.exists()
+    assert bench.kept() == [f"{folder}/host-001/plugins/host.xplane.pb"]
     first = Bench(tmp_path, monkeypatch, process=0)
     first.profiler.look()
     first.train(3)
-    assert program.read_text() == "HloModule text"
+    assert bench.kept()[0] == f"{folder}/host-000/plugins/host.xplane.pb"
+    assert bench.kept()[2:] == [f"{folder}/program.hlo.txt"]
+    assert bench.store.objects.read(f"run/profiles/{folder}/program.hlo.txt").data == b"HloModule text"
+    assert not bench.traces.exists()
+    assert not first.traces.exists()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +123,8 @@ def test_a_trace_that_fails_is_told_and_the_run_goes_on(
     monkeypatch.setattr(jax.profiler, "start_trace", bench.start)
     monkeypatch.setattr(jax.profiler, "stop_trace", fails)
     bench.order(6, 7, after=order)
-    assert bench.train(9) == ["start before 6 in host-001"]
+    assert bench.train(9) == ["start before 6"]
+    assert not bench.traces.exists()
     assert f"the profile of steps 6..7 is not written: {error}" in capsys.readouterr().out
 
 
