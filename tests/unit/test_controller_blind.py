@@ -139,7 +139,7 @@ def test_words_of_a_request_do_not_pass_for_facts() -> None:
     assert sorted(noted, key=len) == [{}, {"manifest": "kept"}]
 
 
-@pytest.mark.parametrize("sha256", ["../../../etc/passwd", "1" * 63, ""])
+@pytest.mark.parametrize("sha256", ["../../../etc/passwd", "1" * 63, "1" * 65, ""])
 def test_an_amendment_to_what_is_no_recipe_s_hash_is_refused(sha256: str) -> None:
     bench = Bench()
     bench.run.launch("full").train(4).commit().die(host=0)

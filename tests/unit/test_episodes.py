@@ -122,6 +122,17 @@ def test_a_host_clock_that_is_ahead_makes_no_negative_part() -> None:
     assert (found.phases.detect, found.began_at) == (0.0, run.now)
 
 
+def test_a_host_clock_that_is_set_back_in_a_phase_makes_it_no_negative_part() -> None:
+    run = RunFactory(steps=12)
+    run.launch("quarter").train(4)
+    for progress in run.store.progress(1).values():
+        phases = [
+            start.model_copy(update={"at": start.at - 60.0 * (start.phase == "restore")}) for start in progress.phases
+        ]
+        run.store.write_progress(progress.model_copy(update={"phases": tuple(phases)}))
+    assert episodes(run.store)[0].phases.compile == 0.0
+
+
 def test_a_phase_lasts_as_long_as_its_slowest_process_takes() -> None:
     run = RunFactory(steps=12)
     attempt = run.launch("full")

@@ -13,10 +13,12 @@ from orchestrator.backends.local.fleet_file import read_fleet
 from orchestrator.cli.errors import BadInput
 from orchestrator.cli.run_file import RunFile
 from orchestrator.cli.yaml_files import read_yaml
+from orchestrator.contract import strict_yaml
 from orchestrator.contract.base import ContractError, Document, Part
 from orchestrator.contract.event import Event
 from orchestrator.contract.ledger import Record, from_lines, to_lines
 from orchestrator.contract.recipe import Recipe
+from orchestrator.contract.text import one_line
 from orchestrator.fleet.local_fleet import LocalFleet
 from orchestrator.planner.history import History
 from tests.unit.cli_folder import FLEET, RECIPE, RUN
@@ -83,6 +85,15 @@ def test_json_that_readers_understand_differently_is_refused_wherever_it_stands(
     assert (check_document(plan, (whole % text).encode()) is not None) == harmless
 
 
+def test_a_line_that_is_too_long_keeps_its_beginning_and_its_end() -> None:
+    text = "run/file.json: " + "x" * 5000 + "; restore the file from a copy"
+    shown = one_line(text, longest=300)
+    assert len(shown) == 300
+    assert shown.startswith("run/file.json: x")
+    assert shown.endswith("x; restore the file from a copy")
+    assert one_line(text, longest=len(text)) == text
+
+
 # ---- ledger segments
 def check_segment(data: bytes) -> list[Record] | None:
     try:
@@ -125,6 +136,8 @@ WRITTEN: list[tuple[type[Part], dict[str, Any]]] = [(RunFile, RUN), (Recipe, REC
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
+SMALL_BOMB = "".join(BOMB.splitlines(keepends=True)[:6])
+"""Half a million values: too many, and still quickly written out."""
 HOSTILE_YAML = {
     "billion laughs": BOMB,
     "an alias of itself": "name: &a [*a]",
@@ -154,6 +167,7 @@ HOSTILE_YAML = {
     "escaped control characters": 'name: "a\\n\\e[2J\\0"',
     "two documents": "a: 1\n---\nb: 2",
     "a very long field": "x" * 50_000 + ": 1",
+    "a long field": "x" * 1000 + ": 1",
     "a tab": "a:\n\t- b",
     "nothing": "",
     "text": "hello",
@@ -189,6 +203,11 @@ def test_a_file_that_nobody_wrote_is_not_read_to_its_end(tmp_path: Path) -> None
         file.truncate(1 << 40)
     with pytest.raises(BadInput, match="nobody wrote it"):
         read_yaml(path, RunFile)
+
+
+def test_what_is_large_with_its_aliases_written_out_is_refused_for_that() -> None:
+    with pytest.raises(ContractError, match=r"run\.yaml: too large with its aliases written out; write less"):
+        strict_yaml.parse(SMALL_BOMB, where="run.yaml")
 
 
 def test_aliases_are_fine(tmp_path: Path) -> None:

@@ -230,6 +230,14 @@ def test_parents_cannot_go_in_a_circle(documents: dict[type[Document], list[Docu
         run.store.lineage(MANIFEST)
 
 
+def test_a_parent_may_be_of_the_same_step_and_an_earlier_attempt() -> None:
+    run = RunFactory(steps=12)
+    run.launch("full").train(4).commit()
+    run.launch("full").commit()
+    newest = run.head.manifest
+    assert [manifest.name for manifest in run.store.lineage(newest)] == ["000000000004-a0002", MANIFEST, OLDER]
+
+
 def test_a_document_under_another_one_s_name_is_refused() -> None:
     run = RunFactory(steps=12)
     run.launch("full").train(4).commit()
