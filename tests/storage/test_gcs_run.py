@@ -25,7 +25,7 @@ def person(server: GcsServer, address: str, tmp_path: Path) -> Iterator[Person]:
         "pools: [{name: main, generation: local-a, hosts: 2, devices_per_host: 2}]\n"
     )
     (tmp_path / "run.yaml").write_text(RUN.replace("store: store", f"store: {address}"))
-    (tmp_path / "recipe.yaml").write_text(re.sub("steps: [0-9]+", "steps: 120", RECIPE))
+    (tmp_path / "recipe.yaml").write_text(re.sub("steps: [0-9]+", "steps: 240", RECIPE))
     tokens = np.random.default_rng(7).integers(0, 64, 32 * 500).astype("<u4")
     tokens.tofile(tmp_path / "data" / "some.tokens")
     person = Person(tmp_path, "survivor", store=address)
