@@ -19,7 +19,7 @@ from orchestrator.contract.recipe import Recipe
 from orchestrator.contract.run import Policy
 from orchestrator.store.run_store import RunStore
 
-SHAPES = ("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff")
+SHAPES = ("vocab_size", "padded_vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff")
 """Fields of a model without which no checkpoint of the old one fits."""
 
 

@@ -16,7 +16,7 @@ def parameters(model: Model) -> int:
     attention = 2 * model.d_model * width + 2 * model.d_model * keys + width + keys
     mlp = 3 * model.d_model * model.d_ff
     layer = attention + mlp + 2 * model.d_model
-    return model.n_layers * layer + 2 * model.vocab_size * model.d_model + model.d_model
+    return model.n_layers * layer + 2 * model.vocab_rows * model.d_model + model.d_model
 
 
 def checkpoint_bytes(model: Model) -> int:

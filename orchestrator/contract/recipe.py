@@ -21,10 +21,41 @@ def is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
+class Yarn(Part):
+    """YaRN: rotary frequencies stretched for a context ``factor`` times as long (Peng et al., 2023).
+
+    A pair that turns more than ``beta_fast`` times within ``original_length`` keeps its frequency, one that turns less
+    than ``beta_slow`` times has it divided by ``factor``, and those between are blended; cosines and sines are scaled
+    by ``attention_factor``.
+    """
+
+    factor: Annotated[float, Field(gt=1)]
+    original_length: Positive
+    """Context, in tokens, that the model was trained on before."""
+    beta_fast: Annotated[float, Field(gt=0)] = 32.0
+    beta_slow: Annotated[float, Field(gt=0)] = 1.0
+    attention_factor: Annotated[float, Field(gt=0)] | None = None
+    """None: 0.1 · ln(factor) + 1."""
+    truncate: bool = True
+    """Round the two bounds outwards to whole pairs."""
+    layers: Literal["global", "all"] = "global"
+    """``all``: sliding layers too, as a port of Olmo 3 does; OLMo-core and transformers stretch global ones only."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.beta_fast <= self.beta_slow:
+            raise ValueError(f"beta_fast {self.beta_fast} must be above beta_slow {self.beta_slow}")
+        return self
+
+
 class Model(Part):
     """An Olmo 3 decoder: reordered norm, QK-norm over all heads, sliding attention with every n-th layer global."""
 
     vocab_size: Positive
+    padded_vocab_size: Positive | None = None
+    """Rows of the embedding and columns of the head; None: vocab_size. No token has an id beyond vocab_size."""
+    padding_in_softmax: bool = False
+    """Whether logits of the padding count in the softmax's denominator, as OLMo-core lets them."""
     d_model: Positive
     n_layers: Positive
     n_heads: Positive
@@ -36,6 +67,7 @@ class Model(Part):
     global_every: Positive = 4
     """Layers g - 1, 2 g - 1, … attend to everything before them."""
     rope_theta: Annotated[float, Field(gt=0)] = 500_000.0
+    rope_scaling: Yarn | None = None
     norm_eps: Annotated[float, Field(gt=0)] = 1e-6
     init_std: Annotated[float, Field(gt=0)] = 0.02
     compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
@@ -49,7 +81,14 @@ class Model(Part):
             raise ValueError(f"n_layers {self.n_layers} is not a multiple of global_every {self.global_every}")
         if self.head_dim % 2:
             raise ValueError(f"head_dim {self.head_dim} must be even: rotary embeddings turn pairs")
+        if self.vocab_rows < self.vocab_size:
+            raise ValueError(f"padded_vocab_size {self.padded_vocab_size} is below vocab_size {self.vocab_size}")
         return self
+
+    @property
+    def vocab_rows(self) -> int:
+        """Of the embedding, padding included."""
+        return self.padded_vocab_size or self.vocab_size
 
 
 class TokenFile(Part):

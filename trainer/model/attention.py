@@ -17,13 +17,14 @@ from jax import Array, lax
 
 from orchestrator.contract.recipe import Model
 from trainer.model.layers import RMSNorm, parameter, project
-from trainer.model.rope import rotary_angles, rotate
+from trainer.model.rope import layer_angles, rotate
 from trainer.model.variant import Variant
 
 Core = Callable[[Array, Array, Array, Array], Array]
 
 MASKED = -1e30
-"""Score of a pair that may not attend; finite, so that no difference of infinities can arise."""
+"""Score of a pair that may not attend, or logit that may not count; finite, so that no difference of infinities can
+arise."""
 
 
 @jax.custom_vjp
@@ -134,7 +135,7 @@ class Attention(nnx.Module):
         queries, keys = model.n_heads * model.head_dim, model.n_kv_heads * model.head_dim
         joined = project("bsd,dn->bsn", x, self.query_key_value[...], x.dtype)
         query, key, value = jnp.split(joined, [queries, queries + keys], axis=-1)
-        angles = rotary_angles(length, model.head_dim, theta=model.rope_theta)
+        angles = layer_angles(model, length=length, is_global=is_global)
         query = rotate(self.query_norm(query).reshape(batch, length, model.n_heads, model.head_dim), *angles)
         key = rotate(self.key_norm(key).reshape(batch, length, model.n_kv_heads, model.head_dim), *angles)
         grouped = query.reshape(batch, length, model.n_kv_heads, -1, model.head_dim)

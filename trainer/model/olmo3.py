@@ -15,7 +15,7 @@ from flax import nnx
 from jax import Array, lax
 
 from orchestrator.contract.recipe import Model
-from trainer.model.attention import Attention, Core, core
+from trainer.model.attention import MASKED, Attention, Core, core
 from trainer.model.layers import Embedding, Head, RMSNorm, SwiGLU, Weight, metadata_of
 from trainer.model.variant import Variant
 
@@ -43,10 +43,10 @@ class Olmo3(nnx.Module):
     """All weights of the model; ``layers`` is one block whose weights have a leading axis of n_layers."""
 
     def __init__(self, model: Model) -> None:
-        self.embedding = Embedding(model.vocab_size, model.d_model)
+        self.embedding = Embedding(model.vocab_rows, model.d_model)
         self.layers = nnx.vmap(lambda: Block(model), axis_size=model.n_layers)()
         self.norm = RMSNorm(model.d_model, eps=model.norm_eps)
-        self.head = Head(model.vocab_size, model.d_model)
+        self.head = Head(model.vocab_rows, model.d_model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class LeafArithmetic:
 def logits(
     bones: Skeleton, ends: Tree, layers: Tree, tokens: Array, *, gather: Gather, arithmetic: LeafArithmetic
 ) -> Array:
-    """fp32 logits [batch, length, vocab] of tokens [batch, length].
+    """fp32 logits [batch, length, vocab_rows] of tokens [batch, length]; those of padding count as the model says.
 
     ``ends`` are the whole weights outside the layers; ``layers`` is scanned over its leading axis, and ``gather``
     makes the whole weights of a layer from one slice of it.
@@ -108,7 +108,10 @@ def logits(
     x = nnx.merge(bones.embedding, ends["embedding"])(tokens, dtype=jnp.dtype(bones.model.compute_dtype))
     x = _layers(bones, layers, x, gather=gather, arithmetic=arithmetic)
     x = nnx.merge(bones.norm, ends["norm"])(x)
-    return nnx.merge(bones.head, ends["head"])(x)
+    scores: Array = nnx.merge(bones.head, ends["head"])(x)
+    if bones.model.padding_in_softmax or bones.model.vocab_rows == bones.model.vocab_size:
+        return scores
+    return jnp.where(jnp.arange(bones.model.vocab_rows) < bones.model.vocab_size, scores, MASKED)
 
 
 def _layers(bones: Skeleton, stacked: Tree, x: Array, *, gather: Gather, arithmetic: LeafArithmetic) -> Array:

@@ -1,0 +1,1 @@
+"""Weights and configurations as Hugging Face's Olmo 3 has them, in and out."""
