@@ -5,9 +5,10 @@ Every process of the attempt runs it, in step with the others. What is written o
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -23,6 +24,7 @@ from trainer.checkpoint.commit import Committer, Origin, own_head
 from trainer.checkpoint.restore import Restored, Restorer
 from trainer.checkpoint.saver import Saver
 from trainer.compile_cache import Outcome, compiled
+from trainer.convert.weights import HuggingFaceWeights, verify_files
 from trainer.data.token_files import StageBatches
 from trainer.drain import Drain
 from trainer.launch import Launch
@@ -81,7 +83,7 @@ def run_attempt(launch: Launch, progress: ProgressReport, drain: Drain) -> ExitC
             progress=progress,
             profiler=profiler,
         )
-        code = train(training, restored, program=program, seed=launch.recipe.seed)
+        code = train(training, restored, initial=lambda: initial_state(launch, program))
     return leave(code, progress, peers)
 
 
@@ -209,13 +211,29 @@ def saver_of(
     return Saver(peers, store=launch.store, attempt=launch.spec.attempt, committer=committer)
 
 
-def train(training: Training, restored: Restored | None, *, program: Program, seed: int) -> ExitCode:
+def initial_state(launch: Launch, program: Program) -> Any:
+    """The state before step 0.
+
+    Raises:
+        ContractError: the recipe's initial weights are not those that the run was submitted with.
+    """
+    seed, initial = launch.recipe.seed, launch.recipe.initial
+    if initial is None:
+        return program.init_state(seed)
+    folder = Path(launch.spec.data_root, initial.folder)
+    with HuggingFaceWeights(folder, launch.recipe.model) as opened:
+        if launch.is_first:
+            verify_files(folder, initial.files)
+        return program.init_state(seed, weights=opened.read)
+
+
+def train(training: Training, restored: Restored | None, *, initial: Callable[[], Any]) -> ExitCode:
     """The steps, from the restored state; or from the initial one, committed before the first of them."""
     try:
         if restored is not None:
             training.committed = restored.manifest.next_step
             return training.run(restored.state, restored.manifest.next_step)
-        state = program.init_state(seed)
+        state = initial()
         training.save_now(state, 0)
         return training.run(state, 0)
     except Stopped as stop:

@@ -1,4 +1,4 @@
-"""Whether the trainer takes the leaf plans of a run; asked before a run begins, answered without JAX.
+"""Whether the trainer takes a run's leaf plans and initial weights; asked before it begins, answered without JAX.
 
     python -m trainer.check < leaf-plan-check.json
 
@@ -6,8 +6,10 @@ Exit codes: 0 it does; 2 it does not: what is wrong is on standard output, in a 
 """
 
 import sys
+from pathlib import Path
 
 from orchestrator.contract.base import ContractError
+from orchestrator.contract.recipe import Model
 from orchestrator.contract.run import LeafPlanCheck
 from trainer.parallel.plan import StepPlan
 
@@ -22,7 +24,20 @@ def problems(question: LeafPlanCheck) -> list[str]:
                 StepPlan.from_leaf_settings(question.recipe.model, stage, settings=plan.settings)
             except ValueError as error:
                 found.append(f"leaf_plans.{plan.generation}: {str(error).removeprefix('leaf plan: ')}")
+    if question.recipe.initial is not None:
+        found += _problems_of_weights(Path(question.data_root) / question.recipe.initial.folder, question.recipe.model)
     return list(dict.fromkeys(found))
+
+
+def _problems_of_weights(folder: Path, model: Model) -> list[str]:
+    """What is wrong with a folder of weights for this model; reads no weight."""
+    from trainer.convert.weights import HuggingFaceWeights
+
+    try:
+        with HuggingFaceWeights(folder, model):
+            return []
+    except ContractError as error:
+        return [f"initial: {error}"]
 
 
 def main() -> int:

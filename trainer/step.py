@@ -44,6 +44,9 @@ Tree = Any
 ReadRows = Callable[[NDArray[np.int64]], NDArray[np.uint32]]
 """Row numbers in the global batch → their tokens, [rows, sequence_length]."""
 
+ReadWeights = Callable[[str, tuple[slice, ...], tuple[int, ...]], NDArray[np.float32]]
+"""Path of a parameter, a part of it, its whole shape → the values of the part."""
+
 Index = tuple[slice, ...] | None
 """What jax asks a callback for; its types allow None, which it never passes for a sharded array."""
 
@@ -125,14 +128,17 @@ class Program:
             self._specs,
         )
 
-    def init_state(self, seed: int) -> Tree:
-        """The state before step 0: parameters drawn from ``seed``, a fresh optimizer."""
+    def init_state(self, seed: int, *, weights: ReadWeights | None = None) -> Tree:
+        """The state before step 0: parameters read by ``weights``, or drawn from ``seed``; a fresh optimizer."""
         std = self.plan.model.init_std
 
         def param(path: str, weight: Weight, target: jax.ShapeDtypeStruct) -> Array:
-            return jax.make_array_from_callback(
-                target.shape, target.sharding, lambda i: init.draw(weight, _whole(i), path=path, seed=seed, std=std)
-            )
+            def part(index: Index) -> NDArray[np.float32]:
+                if weights is not None:
+                    return weights(path, _whole(index), weight.shape)
+                return init.draw(weight, _whole(index), path=path, seed=seed, std=std)
+
+            return jax.make_array_from_callback(target.shape, target.sharding, part)
 
         named = by_path(self._weights)
         targets = by_path(self.abstract_state["params"])

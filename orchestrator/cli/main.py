@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NoReturn
 
 import click
@@ -62,25 +63,34 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
+def trainer_commands() -> dict[str, EntryPoint]:
+    """Those that an installed trainer adds, by name."""
+    return {found.name: found for found in entry_points(group="everstep.commands") if found.name not in COMMANDS}
+
+
 class EverstepGroup(click.Group):
-    """The commands of ``SECTIONS``; errors as one line."""
+    """The commands of ``SECTIONS`` and of the trainer; errors as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *trainer_commands()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name in COMMANDS:
+            module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+            found = getattr(importlib.import_module(f"orchestrator.cli.{module}"), attribute)
+        elif cmd_name in (added := trainer_commands()):
+            found = added[cmd_name].load()
+        else:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        found = getattr(importlib.import_module(f"orchestrator.cli.{module}"), attribute)
         assert isinstance(found, click.Command)
         return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], known, n=1)
             raise click.UsageError(f"no command {args[0]!r}" + (f", did you mean {close[0]!r}?" if close else ""), ctx)
         return super().resolve_command(ctx, args)
 
@@ -88,6 +98,11 @@ class EverstepGroup(click.Group):
         for heading, section in SECTIONS.items():
             with formatter.section(heading):
                 formatter.write_dl([(name, text) for name, (_, text) in section.items()], col_max=14)
+        added = {name: self.get_command(ctx, name) for name in trainer_commands()}
+        if added:
+            with formatter.section("Of the trainer"):
+                texts = [(name, command.get_short_help_str(90)) for name, command in added.items() if command]
+                formatter.write_dl(texts, col_max=14)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -95,5 +95,13 @@ def _checked_plans(store: RunStore, described: RunFile, *, where: str) -> tuple[
     recipe = store.recipe(store.revisions()[-1].recipe_sha256)
     placement_checks.check(described.policy, recipe=recipe, fleet=fleet, leaf_plans=known, where=where)
     plans = [LeafPlan(generation=generation, settings=settings) for generation, settings in known.items()]
-    leaf_plan_checks.check(plans, command=store.run().check, recipe=recipe, policy=described.policy, where=where)
+    run = store.run()
+    leaf_plan_checks.check(
+        plans,
+        command=run.check,
+        recipe=recipe,
+        policy=described.policy,
+        data_root=Path(run.data_root),
+        where=where,
+    )
     return tuple(new)

@@ -87,7 +87,14 @@ def changed_recipe(store: RunStore, recipe: Recipe, *, where: str) -> Recipe:
     policy = store.policy().value
     check_legal(policy, resolved, where=where)
     plans = [store.leaf_plan(generation) for generation in sorted({place.generation for place in policy.placements})]
-    leaf_plan_checks.check(plans, command=store.run().check, recipe=resolved, policy=policy, where=where)
+    leaf_plan_checks.check(
+        plans,
+        command=store.run().check,
+        recipe=resolved,
+        policy=policy,
+        data_root=Path(store.run().data_root),
+        where=where,
+    )
     return resolved
 
 

@@ -56,6 +56,7 @@ def check(
         command=description.check,
         recipe=description.recipe,
         policy=description.policy,
+        data_root=description.data_root,
         where=str(description.where),
     )
     recipe = token_files.resolve(description.recipe, data_root=description.data_root, progress=progress)

@@ -1,4 +1,4 @@
-"""Token files at submit: their length, their hash, and that every id is in the vocabulary."""
+"""A recipe's files at submit: the hash of each; of token files the length, and that every id is in the vocabulary."""
 
 import hashlib
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.cli.errors import BadInput
-from orchestrator.contract.recipe import Recipe, Stage, TokenFile
+from orchestrator.contract.recipe import InitialWeights, Recipe, Stage, TokenFile, WeightFile
 from orchestrator.order.global_order import GlobalOrder
 from orchestrator.order.token_files import count_tokens
 
@@ -26,7 +26,7 @@ class _Measured:
 
 
 def resolve(recipe: Recipe, *, data_root: Path, progress: Progress = lambda path, count: None) -> Recipe:
-    """The recipe with hash and length of every token file, each file read once.
+    """The recipe with hash and length of every token file, and the hashes of its weights; each file is read once.
 
     Raises:
         BadInput: a file is missing, torn, other than the recipe says, too short for a batch, or has an id that the
@@ -37,7 +37,9 @@ def resolve(recipe: Recipe, *, data_root: Path, progress: Progress = lambda path
         if file.path not in known:
             known[file.path] = _measure(data_root, file, vocabulary=recipe.model.vocab_size, progress=progress)
         _compare(data_root / file.path, file, known[file.path])
-    resolved = recipe.model_copy(update={"stages": tuple(_resolved(stage, known) for stage in recipe.stages)})
+    initial = recipe.initial and _with_hashes(recipe.initial, data_root=data_root, progress=progress)
+    stages = tuple(_resolved(stage, known) for stage in recipe.stages)
+    resolved = recipe.model_copy(update={"stages": stages, "initial": initial})
     for stage in resolved.stages:
         try:
             GlobalOrder(stage)
@@ -54,7 +56,34 @@ def token_files(recipe: Recipe) -> list[TokenFile]:
 def total_bytes(recipe: Recipe, *, data_root: Path) -> int:
     """Of all files that are there."""
     paths = {data_root / file.path for file in token_files(recipe)}
+    if recipe.initial is not None:
+        paths |= set(_listed(data_root / recipe.initial.folder))
     return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def _listed(folder: Path) -> list[Path]:
+    """The files of a folder with weights, by name."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+
+
+def _with_hashes(initial: InitialWeights, *, data_root: Path, progress: Progress) -> InitialWeights:
+    folder = data_root / initial.folder
+    paths = _listed(folder)
+    if not paths:
+        raise BadInput(f"{folder}: no files are there; correct the recipe's initial.folder, or data_root")
+    files = []
+    for path in paths:
+        digest = hashlib.sha256()
+        with path.open("rb") as stream:
+            while block := stream.read(CHUNK):
+                digest.update(block)
+                progress(path, len(block))
+        files.append(WeightFile(name=path.name, sha256=digest.hexdigest()))
+    changed = sorted({file.name for file in set(initial.files) ^ set(files)}) if initial.files else []
+    if changed:
+        raise BadInput(f"{folder / changed[0]}: not as the recipe says; restore the file, or correct initial.files")
+    return initial.model_copy(update={"files": tuple(files)})
 
 
 def _measure(data_root: Path, file: TokenFile, *, vocabulary: int, progress: Progress) -> _Measured:

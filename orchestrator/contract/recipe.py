@@ -166,6 +166,22 @@ class Stage(Part):
         return self.virtual_ranks * self.sequences_per_rank
 
 
+class WeightFile(Part):
+    """A file of a folder with weights."""
+
+    name: TokenPath
+    sha256: Sha256
+
+
+class InitialWeights(Part):
+    """Weights that a run starts from instead of drawing them: a folder as Hugging Face writes one."""
+
+    folder: TokenPath
+    """Relative to the run's ``data_root``."""
+    files: tuple[WeightFile, ...] = ()
+    """All in the folder; filled in at submit."""
+
+
 class Recipe(Document):
     """What is trained, on what, in which order, to which step."""
 
@@ -174,6 +190,8 @@ class Recipe(Document):
     name: Name
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Of the initial parameters."""
+    initial: InitialWeights | None = None
+    """None: they are drawn."""
     model: Model
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
 
@@ -201,8 +219,9 @@ class Recipe(Document):
 
     @property
     def resolved(self) -> bool:
-        """Whether every token file has its hash and length."""
-        return all(file.sha256 and file.tokens for stage in self.stages for file in stage.data.files)
+        """Whether every token file has its hash and length, and the initial weights have theirs."""
+        weights = self.initial is None or bool(self.initial.files)
+        return weights and all(file.sha256 and file.tokens for stage in self.stages for file in stage.data.files)
 
     def first_step_of(self, stage: Stage) -> int:
         """The step count at which ``stage`` starts."""

@@ -137,8 +137,8 @@ class LeafPlan(Document):
 
 
 class LeafPlanCheck(Document):
-    """A question to the trainer, on its standard input: does it take these leaf plans for this recipe? It answers 0, or
-    2 with what is wrong, in a line each, on standard output."""
+    """A question to the trainer, on its standard input: does it take these leaf plans for this recipe, and the recipe's
+    initial weights? It answers 0, or 2 with what is wrong, in a line each, on standard output."""
 
     KIND: ClassVar[str] = "leaf-plan-check"
 
@@ -146,6 +146,7 @@ class LeafPlanCheck(Document):
     plans: tuple[LeafPlan, ...]
     stages: dict[Name, tuple[Name, ...]]
     """Stages that each generation's placements may run."""
+    data_root: Location
 
 
 class Run(Document):

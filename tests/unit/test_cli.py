@@ -43,6 +43,16 @@ def test_every_command_takes_json_with_a_published_schema(name: str) -> None:
     assert (REPOSITORY / "docs" / "schemas" / published).is_file(), published
 
 
+def test_the_trainer_s_commands_are_found_by_their_entry_points() -> None:
+    assert "Of the trainer" in everstep("--help").stdout
+    assert error_line(everstep("convrt")) == "no command 'convrt', did you mean 'convert'?; see `everstep --help`"
+    for command in ("model", "export"):
+        result = everstep("convert", command, "--help")
+        assert result.exit_code == 0
+        assert f"everstep convert {command}" in result.stdout
+        assert f"everstep convert {command}" in (REPOSITORY / "docs" / "cli.md").read_text(encoding="utf-8")
+
+
 def test_published_schemas_are_current() -> None:
     result = everstep("schemas", "--out", str(REPOSITORY / "docs" / "schemas"), "--check")
     assert result.exit_code == 0, result.stderr

@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 
 from orchestrator.contract.recipe import Model
 from tests.reference.weights import weights
-from trainer.hugging_face.config import model_of
-from trainer.hugging_face.layout import pieces
-from trainer.hugging_face.weights import HuggingFaceWeights
+from trainer.convert.config import model_of
+from trainer.convert.layout import pieces
+from trainer.convert.weights import HuggingFaceWeights
 from trainer.model.losses import losses
 from trainer.model.olmo3 import LeafArithmetic, logits, skeleton
 from trainer.parallel.state_checksums import by_path
@@ -48,10 +48,7 @@ def scores_of(model: Model, params: Tree, tokens: Array, *, arithmetic: LeafArit
 def tensors_of(model: Model, tree: Tree) -> Mapping[str, NDArray[Any]]:
     """By Hugging Face's names."""
     arrays = {path: np.asarray(value) for path, value in by_path(tree).items()}
-    return {
-        piece.tensor: piece.out_of(arrays[piece.path] if piece.layer is None else arrays[piece.path][piece.layer])
-        for piece in pieces(model)
-    }
+    return {piece.tensor: piece.out_of(arrays[piece.path]) for piece in pieces(model)}
 
 
 @pytest.mark.parametrize("arithmetic", [LeafArithmetic(), LeafArithmetic(attention="chunked", attention_chunk=32)])

@@ -431,7 +431,7 @@ def test_a_leaf_plan_that_the_trainer_does_not_take_is_refused(
 @pytest.mark.parametrize(
     ("check", "line"),
     [
-        (["/no/such/command"], "the leaf plans cannot be checked: [Errno 2] No such file or directory"),
+        (["/no/such/command"], "the trainer cannot be asked: [Errno 2] No such file or directory"),
         ([sys.executable, "-c", "raise SystemExit('out of order')"], "ended with 1: out of order; correct `check`"),
     ],
 )

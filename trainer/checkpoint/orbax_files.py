@@ -1,4 +1,4 @@
-"""Orbax behind three calls: write the arrays of a state, read them onto a mesh, read one array on the host.
+"""Orbax behind four calls: write the arrays of a state, read them onto a mesh, read an array or a part on the host.
 
 A checkpointer is made for each save and dropped with it, so that a failed save leaves nothing behind. Barriers of a
 save go through the coordination service (``active_processes`` says so), never through the devices, and bear a label
@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp  # type: ignore[import-untyped]
+import tensorstore
 from numpy.typing import NDArray
 
 Tree = Any
@@ -100,6 +101,24 @@ def read_array(folder: str, path: str) -> NDArray[Any]:
     if not isinstance(found, np.ndarray | np.generic):
         raise NotAsAsked(f"array {path} is missing")
     return np.asarray(found)
+
+
+def read_part(folder: str, path: str, index: tuple[int | slice, ...]) -> NDArray[Any]:
+    """A part of one array, without the rest: host memory is that part and a chunk.
+
+    Orbax itself reads whole arrays only; the files are those of TensorStore, whose chunks it has written.
+
+    Raises:
+        ValueError: there is no such array, or it cannot be read.
+    """
+    base = f"{folder}/{SUBFOLDER}/"
+    kept = {
+        "driver": "ocdbt",
+        "base": base if "://" in base else f"file://{base}",
+        "path": f"{path.replace('/', '.')}/",
+    }
+    array = tensorstore.open({"driver": "zarr", "kvstore": kept}, open=True, read=True).result()
+    return np.asarray(array[index].read().result())
 
 
 def _read(folder: str, wanted: Tree, how: Tree, *, largest: int | None) -> Tree:

@@ -35,12 +35,22 @@ class Piece:
         ours = (len(self.rows), len(self.columns))
         return ours[::-1] if self.transposed else ours
 
-    def out_of(self, matrix: NDArray[Any]) -> NDArray[Any]:
-        """The tensor, out of our matrix or vector (of this layer); a view."""
-        if self.vector:
-            return matrix[self.columns.start : self.columns.stop]
-        part = matrix[self.rows.start : self.rows.stop, self.columns.start : self.columns.stop]
-        return part.T if self.transposed else part
+    @property
+    def dimensions(self) -> int:
+        """Of our array."""
+        return (self.layer is not None) + (1 if self.vector else 2)
+
+    @property
+    def index(self) -> tuple[int | slice, ...]:
+        """Where it lies in our array."""
+        rows, columns = (slice(part.start, part.stop) for part in (self.rows, self.columns))
+        matrix = (columns,) if self.vector else (rows, columns)
+        return matrix if self.layer is None else (self.layer, *matrix)
+
+    def out_of(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The tensor, out of our array; a view."""
+        found: NDArray[Any] = array[self.index]
+        return found.T if self.transposed else found
 
 
 def pieces(model: Model) -> Iterator[Piece]:

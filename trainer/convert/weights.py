@@ -1,7 +1,9 @@
 """Reading a Hugging Face checkpoint: any part of any of our arrays, without loading the rest."""
 
+import hashlib
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -12,10 +14,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from orchestrator.contract.base import ContractError
-from orchestrator.contract.recipe import Model
-from trainer.hugging_face.layout import Piece, pieces
+from orchestrator.contract.recipe import Model, WeightFile
+from trainer.convert.layout import Piece, pieces
 
-CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 FLOATS = ("BF16", "F16", "F32")
 
 
@@ -99,6 +101,21 @@ class HuggingFaceWeights:
         others = self._files.keys() - wanted.keys()
         if others:
             raise ContractError(f"{self._folder}: tensor {min(others)} is no part of an Olmo 3 of this shape")
+
+
+def verify_files(folder: Path, files: Iterable[WeightFile]) -> None:
+    """Raises ContractError: a file is not what the run was submitted with."""
+    for file in files:
+        try:
+            with (folder / file.name).open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise ContractError(f"{folder / file.name}: {error.strerror or error}; restore the file") from error
+        if found != file.sha256:
+            raise ContractError(
+                f"{folder / file.name}: its SHA-256 is {found[:12]}…, the recipe says {file.sha256[:12]}…; restore the "
+                "file that the run was submitted with"
+            )
 
 
 def files_of(folder: Path) -> tuple[str, ...]:

@@ -1,6 +1,8 @@
 """A model's ``config.json``, both ways."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -8,6 +10,7 @@ from pydantic import ValidationError
 from orchestrator.contract.base import ContractError
 from orchestrator.contract.recipe import Model, Yarn
 
+CONFIG = "config.json"
 SLIDING, GLOBAL = "sliding_attention", "full_attention"
 MUST_BE = {
     "model_type": "olmo3",
@@ -80,6 +83,20 @@ def model_of(config: Mapping[str, Any], *, where: str, compute_dtype: str = "bfl
     except ValidationError as error:
         problem = error.errors()[0]
         raise ContractError(f"{where}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
+
+
+def read_config(folder: Path) -> Model:
+    """Of a folder with weights. Raises ContractError."""
+    file = folder / CONFIG
+    try:
+        found = json.loads(file.read_text())
+    except OSError as error:
+        raise ContractError(f"{file}: {error.strerror or error}; name a folder with a Hugging Face model") from error
+    except ValueError as error:
+        raise ContractError(f"{file}: no JSON ({error}); download it again") from error
+    if not isinstance(found, dict):
+        raise ContractError(f"{file}: not a configuration; download it again")
+    return model_of(found, where=str(file))
 
 
 def _global_every(config: Mapping[str, Any], *, where: str) -> int:
