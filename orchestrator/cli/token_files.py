@@ -1,6 +1,7 @@
 """A recipe's files at submit: the hash of each; of token files the length, and that every id is in the vocabulary."""
 
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.cli.errors import BadInput
+from orchestrator.contract.names import TOKEN_PATH
 from orchestrator.contract.recipe import InitialWeights, Recipe, Stage, TokenFile, WeightFile
 from orchestrator.order.global_order import GlobalOrder
 from orchestrator.order.token_files import count_tokens
@@ -32,6 +34,7 @@ def resolve(recipe: Recipe, *, data_root: Path, progress: Progress = lambda path
         BadInput: a file is missing, torn, other than the recipe says, too short for a batch, or has an id that the
             model does not have; names file and remedy.
     """
+    recipe = with_mixes(recipe, data_root=data_root)
     known: dict[str, _Measured] = {}
     for file in token_files(recipe):
         if file.path not in known:
@@ -48,6 +51,41 @@ def resolve(recipe: Recipe, *, data_root: Path, progress: Progress = lambda path
     return resolved
 
 
+def with_mixes(recipe: Recipe, *, data_root: Path) -> Recipe:
+    """The recipe with the files of its mixes in it. Raises BadInput: a mix is missing, or a line of it is none."""
+    stages = []
+    for stage in recipe.stages:
+        data = stage.data
+        if data.mix is not None and not data.files:
+            files = tuple(TokenFile(path=path) for path in _paths_of(data_root / data.mix, tokenizer=data.tokenizer))
+            data = data.model_copy(update={"files": files})
+        stages.append(stage.model_copy(update={"data": data}))
+    return recipe.model_copy(update={"stages": tuple(stages)})
+
+
+def _paths_of(mix: Path, *, tokenizer: str) -> list[str]:
+    try:
+        lines = mix.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise BadInput(f"{mix}: {what}; correct data_root or the recipe's mix") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        label, _, path = line.partition(",")
+        path = path.strip().replace("{TOKENIZER}", tokenizer)
+        if not label.strip() or re.fullmatch(TOKEN_PATH, path) is None or "//" in path:
+            raise BadInput(
+                f"{mix}, line {number}: {line!r:.120} is not label,path with a path below data_root"
+                + ("; name the recipe's tokenizer" if "{TOKENIZER}" in line and not tokenizer else "")
+            )
+        found.append(path)
+    if not found:
+        raise BadInput(f"{mix}: names no token file; correct the recipe's mix")
+    return found
+
+
 def token_files(recipe: Recipe) -> list[TokenFile]:
     """Of all stages, in order."""
     return [file for stage in recipe.stages for file in stage.data.files]
@@ -55,7 +93,7 @@ def token_files(recipe: Recipe) -> list[TokenFile]:
 
 def total_bytes(recipe: Recipe, *, data_root: Path) -> int:
     """Of all files that are there."""
-    paths = {data_root / file.path for file in token_files(recipe)}
+    paths = {data_root / file.path for file in token_files(with_mixes(recipe, data_root=data_root))}
     if recipe.initial is not None:
         paths |= set(_listed(data_root / recipe.initial.folder))
     return sum(path.stat().st_size for path in paths if path.is_file())

@@ -23,7 +23,7 @@ _REQUEST_NAME = rf"^{_OBJECT_PART}$"
 _CHECKPOINT_FOLDER = rf"^checkpoints(/{_OBJECT_PART})+$"
 MANIFEST_NAME = r"^[0-9]{12,18}-a[0-9]{4,9}$"
 _FILE_PATH = rf"^{_PART}(/{_PART})*$"
-_TOKEN_PATH = rf"^(\./)?{_PART}(/{_PART})*$"
+TOKEN_PATH = rf"^(\./)?{_PART}(/{_PART})*$"
 _LOCATION = rf"^[^{_CONTROL}]+$"
 _LINE = rf"^[^{_CONTROL}]*$"
 _ALLOCATION = rf"^{_NAME}-g[0-9]{{1,9}}$"
@@ -38,7 +38,7 @@ FORMS = {
     _CHECKPOINT_FOLDER: "must be a folder below checkpoints/, of letters, digits, '.', '_', '-' between '/'",
     MANIFEST_NAME: "must be a checkpoint's name such as 000000000400-a0001",
     _FILE_PATH: "must be below the checkpoint's folder: relative, no '..', backslash or control character",
-    _TOKEN_PATH: "must be below data_root: name it relative to it, without '..', backslash or control character",
+    TOKEN_PATH: "must be below data_root: name it relative to it, without '..', backslash or control character",
     _LOCATION: "must be a path or address without control characters",
     _LINE: "must have no control characters",
     _ALLOCATION: "must be a run's name and its allocation, such as demo-g1",
@@ -58,7 +58,7 @@ CheckpointFolder = Annotated[str, StringConstraints(pattern=_CHECKPOINT_FOLDER, 
 """Inside the run's folder."""
 FilePath = Annotated[str, StringConstraints(pattern=_FILE_PATH, max_length=1024)]
 """Of a checkpoint's file, inside the checkpoint's folder."""
-TokenPath = Annotated[str, StringConstraints(pattern=_TOKEN_PATH, max_length=1024)]
+TokenPath = Annotated[str, StringConstraints(pattern=TOKEN_PATH, max_length=1024)]
 """Of a token file, below ``data_root``."""
 Location = Annotated[str, StringConstraints(pattern=_LOCATION, min_length=1, max_length=4096)]
 """A path that a person chose, anywhere, or an address such as ``gs://…``."""

@@ -4,6 +4,7 @@ A recipe is frozen at submit. Its hash is taken over the bytes that were stored 
 ledger and launch, and a mismatch is refused. Steps count optimizer updates over all stages and never restart.
 """
 
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
@@ -105,23 +106,58 @@ class TokenFile(Part):
 class Data(Part):
     """Which instances a stage reads and in which order: a permutation per epoch, seeded by ``seed + epoch``."""
 
-    files: Annotated[tuple[TokenFile, ...], Field(min_length=1)]
+    files: tuple[TokenFile, ...] = ()
+    mix: TokenPath | None = None
+    """A list of token files below ``data_root``, as OLMo-core's mixes are: ``label,path`` a line. Submit reads it into
+    ``files``."""
+    tokenizer: str = ""
+    """What {TOKENIZER} in a mix's paths stands for."""
     seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not self.files and self.mix is None:
+            raise ValueError("files: name at least one token file, or a mix")
+        return self
+
+
+Decay = Literal["cosine", "half-cosine", "linear", "constant"]
+
+
+class Continuation(Part):
+    """How the learning rate goes on beyond an update, of the same peak."""
+
+    after: Positive
+    """The last update, counted in the stage, before it."""
+    kind: Decay
+    decay_steps: Positive
+    """From ``after``; the rate is flat beyond."""
+    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
 
 
 class Schedule(Part):
     """Learning rate as a pure function of the stage's step count u = 1, 2, … (the update being made).
 
     warm-up: peak · u / warmup_steps while u < warmup_steps; then ``cosine`` or ``linear`` from peak to
-    peak · final_fraction at u = warmup_steps + decay_steps, and flat after it.
+    peak · final_fraction at u = warmup_steps + decay_steps, and flat after it. ``half-cosine`` is the second half of a
+    cosine: it starts half way between the two. ``continuations`` replace it beyond their updates, as in a pretraining
+    that was planned for fewer tokens than it got.
     """
 
-    kind: Literal["cosine", "linear", "constant"] = "cosine"
+    kind: Decay = "cosine"
     peak: Annotated[float, Field(gt=0)]
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     decay_steps: Positive | None = None
     """None: the rest of the stage."""
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
+    continuations: tuple[Continuation, ...] = ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        starts = [self.warmup_steps, *(part.after for part in self.continuations)]
+        if any(later <= earlier for earlier, later in pairwise(starts)):
+            raise ValueError("continuations: each begins after the one before it, and after the warm-up")
+        return self
 
 
 class Optimizer(Part):
@@ -221,7 +257,8 @@ class Recipe(Document):
     def resolved(self) -> bool:
         """Whether every token file has its hash and length, and the initial weights have theirs."""
         weights = self.initial is None or bool(self.initial.files)
-        return weights and all(file.sha256 and file.tokens for stage in self.stages for file in stage.data.files)
+        files = [file for stage in self.stages for file in stage.data.files]
+        return weights and all(stage.data.files for stage in self.stages) and all(f.sha256 and f.tokens for f in files)
 
     def first_step_of(self, stage: Stage) -> int:
         """The step count at which ``stage`` starts."""

@@ -13,6 +13,7 @@ from orchestrator.contract.recipe import Data, Schedule, Stage, TokenFile
 from trainer.optim.schedule import learning_rate
 
 Kind = Literal["cosine", "linear", "constant"]
+"""Of a decay that starts at the peak."""
 
 KINDS: tuple[Kind, ...] = ("cosine", "linear", "constant")
 PEAK = 3e-4
@@ -54,6 +55,37 @@ def test_cosine_is_half_a_turn_from_the_peak_to_its_final_fraction() -> None:
     turns = [0.1 + 0.9 * (1 + math.cos(math.pi * step / 8)) / 2 for step in range(9)]
     assert found == [np.float32(PEAK * part) for part in turns]
     assert found[4] == np.float32(PEAK * 0.55)
+
+
+def test_half_a_cosine_starts_where_a_whole_one_is_half_way_through() -> None:
+    whole = rates(stage(kind="cosine", steps=100, decay_steps=80, final_fraction=0.1), range(41, 90))
+    half = rates(stage(kind="half-cosine", steps=100, decay_steps=40, final_fraction=0.1), range(1, 50))
+    np.testing.assert_array_max_ulp(np.array(half), np.array(whole), maxulp=1)
+
+
+def test_a_continuation_takes_over_beyond_its_update() -> None:
+    after = {"after": 6, "kind": "half-cosine", "decay_steps": 8, "final_fraction": 0.2}
+    of = stage(kind="linear", warmup_steps=2, decay_steps=10, final_fraction=0.0, continuations=[after])
+    assert rates(of, range(1, 7)) == [np.float32(PEAK * part) for part in (0.5, 1.0, 0.9, 0.8, 0.7, 0.6)]
+    turns = [0.2 + 0.8 * (1 + math.cos(math.pi * (1 + step / 8) / 2)) / 2 for step in range(1, 9)]
+    assert rates(of, range(7, 15)) == [np.float32(PEAK * part) for part in turns]
+    assert rates(of, range(15, 20)) == [np.float32(PEAK * 0.2)] * 5
+
+
+def test_continuations_are_in_order() -> None:
+    parts = [{"after": after, "kind": "constant", "decay_steps": 1} for after in (6, 5)]
+    with pytest.raises(ValueError, match="each begins after the one before it, and after the warm-up"):
+        stage(continuations=parts)
+    with pytest.raises(ValueError, match="each begins after the one before it, and after the warm-up"):
+        stage(warmup_steps=6, continuations=parts[:1])
+
+
+def test_the_rate_of_the_published_pretraining_at_its_last_update() -> None:
+    """5e12 tokens planned, stopped half way, gone on with for 7e12, ended after one epoch: 3.93e-5."""
+    second = {"after": 597_046, "kind": "half-cosine", "decay_steps": 1_668_930 - 597_046}
+    of = stage(warmup_steps=2000, decay_steps=1_192_092 - 2000, steps=1_413_814, continuations=[second])
+    assert learning_rate(of, update=597_046) == np.float32(3e-4 * (0.1 + 0.9 * 0.5))
+    assert float(learning_rate(of, update=1_413_814)) == pytest.approx(3.93e-5, rel=1e-3)
 
 
 def test_constant_keeps_the_peak_whatever_the_final_fraction() -> None:

@@ -190,7 +190,11 @@ def test_an_event_of_another_writer_is_not_replaced(folder: CliFolder) -> None:
         ("stage", {"virtual_ranks": 3}, "virtual_ranks 3 is not a power of two"),
         ("stage", {"schedule": {"peak": True}}, "stages.0.schedule.peak: must be a number (found True)"),
         ("stage", {"schedule": {"peak": 1, "knd": 1}}, "stages.0.schedule.knd: unknown field; did you mean 'kind'?"),
-        ("stage", {"schedule": {"peak": 1, "kind": "sine"}}, "kind: must be 'cosine', 'linear' or 'constant'"),
+        (
+            "stage",
+            {"schedule": {"peak": 1, "kind": "sine"}},
+            "kind: must be 'cosine', 'half-cosine', 'linear' or 'constant'",
+        ),
         ("fleet", {"pools": []}, "fleet.yaml: pools: needs at least one entry"),
         ("fleet", {"pool": []}, "fleet.yaml: pool: unknown field; did you mean 'pools'?"),
     ],
