@@ -2,7 +2,7 @@
 
     python tests/reference/make.py            make data/*.npz anew, from data/*.json and data/trained
     python tests/reference/make.py --check    make them in memory and compare with what is committed; 1 if they differ
-    python tests/reference/make.py --train    train data/trained anew first (some ten minutes on two cores)
+    python tests/reference/make.py --train    train data/trained anew first (ten minutes on two cores)
 
 ``plain`` and ``yarn`` are models of random weights (``weights.py``), in fp32, with gradients. ``trained`` is a model of
 bytes in bfloat16 weights: how far PyTorch's own bf16 is from its fp32 at 8,192 tokens is what ours may be off by.
@@ -25,7 +25,7 @@ import training
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-from transformers import Olmo3Config, Olmo3ForCausalLM
+from transformers import Olmo3Config, Olmo3ForCausalLM, logging
 from weights import weights
 
 DATA = Path(__file__).parent / "data"
@@ -156,6 +156,7 @@ def main(arguments: list[str]) -> int:
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # a tenth of the time, and nothing here reads any
     torch.set_num_threads(2)
+    logging.disable_progress_bar()
     if options.train:
         training.train(TRAINED)
     made = {name: of_random_weights(name) for name in ("plain", "yarn")}

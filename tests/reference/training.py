@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import Olmo3Config, Olmo3ForCausalLM
 
 SEED = 20_261_130
-STEPS = 1000
-WARMUP = 50
+STEPS = 800
+WARMUP = 40
 BATCH = 2
 LENGTH = 1024
 LEARNING_RATE = 4e-3
@@ -57,8 +57,8 @@ def train(folder: Path) -> None:
         optimiser.zero_grad()
         if step % 50 == 0 or step == STEPS - 1:
             print(f"step {step}: {loss.item():.3f} nats a byte", flush=True)
-    model.generation_config = None
     model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
 
 
 def learning_rate_factor(step: int) -> float:
