@@ -11,6 +11,7 @@ PYTEST_FLAGS ?=
 
 bin := $(VENV)/bin
 pins := requirements/pins.txt
+disk := 900 MB
 
 # An environment is known by what it was made from: interpreter, folder and pins. Its stamp is written last and carries
 # that identity in its name, so a changed pin or Python, a moved checkout and an interrupted build all mean: make it anew.
@@ -19,7 +20,7 @@ made := $(VENV)/made-from-$(identity)
 installed := $(made).project-$(shell cksum pyproject.toml | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo test programs simulate soak lint format schemas pins clean
+.PHONY: help environment packages demo test programs simulate soak reference lint format schemas pins clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -38,6 +39,10 @@ simulate: environment ## the planner and controller against SEEDS fault schedule
 
 soak: environment ## FAULTS random drills at a run, drawn from SEED; its end against an undisturbed one's (up to an hour)
 	@$(bin)/python -m tests.soak.run_soak --seed $(SEED) --faults $(FAULTS) --out tests/soak/results/seed-$(SEED)-faults-$(FAULTS).json
+
+reference: ## what PyTorch makes of Olmo 3 again, against tests/reference/data; in VENV-reference
+	@$(MAKE) --no-print-directory packages VENV='$(VENV)-reference' pins=requirements/reference.txt disk='6 GB'
+	@$(VENV)-reference/bin/python tests/reference/make.py --check
 
 lint: environment ## style, format, strict types, layers, published schemas
 	@$(bin)/ruff check .
@@ -65,6 +70,8 @@ clean: ## remove environments, caches and build products
 
 environment: $(installed) ## the pinned packages in VENV (default .venv)
 
+packages: $(made)
+
 $(installed): $(made)
 	@$(bin)/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@rm -f '$(made)'.project-*
@@ -78,7 +85,7 @@ $(made):
 		echo "everstep: '$(VENV)' exists and is no virtual environment; move it away, or name another: make $(MAKECMDGOALS) VENV=…" >&2; \
 		exit 1; }
 	@trap 'test -e "$@" || rm -rf "$(VENV)"' EXIT; trap 'exit 129' HUP; trap 'exit 130' INT; trap 'exit 143' TERM; \
-	echo "everstep: making $(VENV) with $$('$(PYTHON)' --version) from $(pins) (about 900 MB on disk; once)"; \
+	echo "everstep: making $(VENV) with $$('$(PYTHON)' --version) from $(pins) (about $(disk) on disk; once)"; \
 	rm -rf '$(VENV)'; \
 	'$(PYTHON)' -m venv '$(VENV)' && '$(bin)/python' -m pip --version >/dev/null || { \
 		echo "everstep: '$(PYTHON)' cannot make a virtual environment with pip; install its venv package (Debian, Ubuntu: apt install python3-venv) or name another Python: make $(MAKECMDGOALS) PYTHON=…" >&2; \
