@@ -20,7 +20,7 @@ made := $(VENV)/made-from-$(identity)
 installed := $(made).project-$(shell cksum pyproject.toml | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment packages demo test programs simulate soak reference lint format schemas pins clean
+.PHONY: help environment packages demo test programs simulate soak reference parity lint format schemas pins clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -43,6 +43,9 @@ soak: environment ## FAULTS random drills at a run, drawn from SEED; its end aga
 reference: ## what PyTorch makes of Olmo 3 again, against tests/reference/data; in VENV-reference
 	@$(MAKE) --no-print-directory packages VENV='$(VENV)-reference' pins=requirements/reference.txt disk='6 GB'
 	@$(VENV)-reference/bin/python tests/reference/make.py --check
+
+parity: environment ## how far our Olmo 3 is from that of transformers, in a table
+	@$(bin)/python -m tests.reference.parity
 
 lint: environment ## style, format, strict types, layers, published schemas
 	@$(bin)/ruff check .
