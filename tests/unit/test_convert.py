@@ -74,6 +74,8 @@ def test_a_configuration_from_before_parameters_of_each_kind_of_layer() -> None:
     old = {**config, "hidden_size": 16, "rope_theta": 10_000, "rope_scaling": stretched}
     found = model_of(old, where="config.json")
     assert (found.rope_theta, found.rope_scaling, found.global_every, found.head_dim) == (10_000.0, YARN, 4, 4)
+    flat = {**config, "hidden_size": 16, "rope_parameters": {**stretched, "rope_theta": 10_000}}
+    assert model_of(flat, where="config.json") == found
 
 
 @pytest.mark.parametrize(

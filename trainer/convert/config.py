@@ -112,6 +112,8 @@ def _global_every(config: Mapping[str, Any], *, where: str) -> int:
 def _rope(config: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     """Of a file of transformers 5, which has parameters a kind of layer, or of an earlier one."""
     parameters = config.get("rope_parameters") or {}
+    if "rope_type" in parameters:  # for all layers; transformers 5.24 loads it without YaRN and says nothing
+        parameters = {GLOBAL: parameters}
     stretched = parameters.get(GLOBAL, config.get("rope_scaling")) or {}
     plain = parameters.get(SLIDING, {})
     theta = float(stretched.get("rope_theta", config.get("rope_theta", 500_000.0)))
