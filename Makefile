@@ -74,6 +74,7 @@ clean: ## remove environments, caches and build products
 environment: $(installed) ## the pinned packages in VENV (default .venv)
 
 packages: $(made)
+	@:
 
 $(installed): $(made)
 	@$(bin)/python -m pip install --quiet --no-input --disable-pip-version-check --no-deps --no-build-isolation --editable .
