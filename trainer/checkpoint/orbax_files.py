@@ -31,6 +31,8 @@ CHUNK_BYTES = 64 << 20
 """At most, of what is read as a whole: another mesh reads little more than it wants."""
 IN_FLIGHT_GB = 1
 """Read at a time by a process, or one shard where that is more; it is held twice for a moment."""
+KEPT_BYTES = 256 << 20
+"""Of chunks, by a ``PartReader``: tensors that lie side by side share theirs."""
 
 
 class NotAsAsked(ValueError):
@@ -103,22 +105,31 @@ def read_array(folder: str, path: str) -> NDArray[Any]:
     return np.asarray(found)
 
 
-def read_part(folder: str, path: str, index: tuple[int | slice, ...]) -> NDArray[Any]:
-    """A part of one array, without the rest: host memory is that part and a chunk.
+class PartReader:
+    """Parts of arrays, each without the rest; host memory is the part and the newest ``KEPT_BYTES`` of chunks.
 
     Orbax itself reads whole arrays only; the files are those of TensorStore, whose chunks it has written.
-
-    Raises:
-        ValueError: there is no such array, or it cannot be read.
     """
-    base = f"{folder}/{SUBFOLDER}/"
-    kept = {
-        "driver": "ocdbt",
-        "base": base if "://" in base else f"file://{base}",
-        "path": f"{path.replace('/', '.')}/",
-    }
-    array = tensorstore.open({"driver": "zarr", "kvstore": kept}, open=True, read=True).result()
-    return np.asarray(array[index].read().result())
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._context = tensorstore.Context({"cache_pool": {"total_bytes_limit": KEPT_BYTES}})
+
+    def read(self, path: str, index: tuple[int | slice, ...]) -> NDArray[Any]:
+        """Raises ValueError: there is no such array, or it cannot be read."""
+        base = f"{self._folder}/{SUBFOLDER}/"
+        files = base if "://" in base else f"file://{base}"
+        found = tensorstore.open(
+            {
+                "driver": "zarr",
+                "kvstore": {"driver": "ocdbt", "base": files, "path": f"{path.replace('/', '.')}/"},
+                "recheck_cached_data": "open",  # a committed checkpoint does not change
+            },
+            open=True,
+            read=True,
+            context=self._context,
+        ).result()
+        return np.asarray(found[index].read().result())
 
 
 def _read(folder: str, wanted: Tree, how: Tree, *, largest: int | None) -> Tree:

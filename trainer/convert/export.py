@@ -99,7 +99,7 @@ def _write(
     file_bytes: int,
     progress: Progress,
 ) -> tuple[str, ...]:
-    address = store.checkpoint_address(manifest.folder)
+    reader = orbax_files.PartReader(store.checkpoint_address(manifest.folder))
     metadata = {
         "format": "pt",
         "run": manifest.run,
@@ -112,7 +112,7 @@ def _write(
         name = SINGLE if len(groups) == 1 else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
         tensors = {}
         for piece in group:
-            tensors[piece.tensor] = _tensor(address, piece, dtype)
+            tensors[piece.tensor] = _tensor(reader, piece, dtype)
             weight_map[piece.tensor] = name
             progress(_bytes(piece, dtype))
         save_file(tensors, folder / name, metadata=metadata)
@@ -122,8 +122,8 @@ def _write(
     return tuple(dict.fromkeys(weight_map.values()))
 
 
-def _tensor(address: str, piece: Piece, dtype: Dtype) -> NDArray[Any]:
-    found = orbax_files.read_part(address, f"params/{piece.path}", piece.index)
+def _tensor(reader: orbax_files.PartReader, piece: Piece, dtype: Dtype) -> NDArray[Any]:
+    found = reader.read(f"params/{piece.path}", piece.index)
     return np.ascontiguousarray((found.T if piece.transposed else found).astype(DTYPES[dtype]))
 
 
