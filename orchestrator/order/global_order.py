@@ -2,7 +2,8 @@
 
 An instance is ``sequence_length`` consecutive tokens of one file; what is left over at a file's end is dropped.
 Instances are numbered through the files in the recipe's order. Epoch e is the permutation that
-``PCG64(seed + e).shuffle`` makes of ``arange(N, uint32)``, as OLMo-core orders them. Batch k of an epoch is
+``PCG64(seed + e).shuffle`` makes of ``arange(N, uint32)``, e = 0, 1, …; OLMo-core orders them so too, but its epochs
+start at 1, so that its seed 34521 is 34522 here. Batch k of an epoch is
 ``order[k·B : (k+1)·B]``, B sequences for all devices together, and the N mod B instances at the end of an epoch are
 left out. Row r of a batch belongs to virtual rank r // sequences_per_rank, so neither hosts nor devices come into it.
 """
