@@ -40,9 +40,11 @@ simulate: environment ## the planner and controller against SEEDS fault schedule
 soak: environment ## FAULTS random drills at a run, drawn from SEED; its end against an undisturbed one's (up to an hour)
 	@$(bin)/python -m tests.soak.run_soak --seed $(SEED) --faults $(FAULTS) --out tests/soak/results/seed-$(SEED)-faults-$(FAULTS).json
 
-reference: ## what PyTorch makes of Olmo 3 again, against tests/reference/data; in VENV-reference
+reference: ## what PyTorch and OLMo-core compute again, against tests/reference/data; in VENV-reference and VENV-core
 	@$(MAKE) --no-print-directory packages VENV='$(VENV)-reference' pins=requirements/reference.txt disk='6 GB'
 	@$(VENV)-reference/bin/python tests/reference/make.py --check
+	@$(MAKE) --no-print-directory packages VENV='$(VENV)-core' pins=requirements/reference-core.txt disk='6 GB'
+	@$(VENV)-core/bin/python tests/reference/make_core.py --check
 
 parity: environment ## how far our Olmo 3 is from that of transformers, in a table
 	@$(bin)/python -m tests.reference.parity
