@@ -24,6 +24,9 @@ from orchestrator.planner.history import History, fold
 from orchestrator.store.objects import StoreError
 from orchestrator.store.run_store import RunStore
 
+HURRY = 0.25
+"""Of the usual time between two looks."""
+
 Looked = Literal["acted", "waiting", "blind", "outrun"]
 """``blind``: something could not be read; ``outrun``: another controller wrote the next event first."""
 
@@ -50,14 +53,15 @@ class Controller:
 
     def run(self, *, every: float) -> None:
         """Look again and again, ``every`` seconds apart when there is nothing to do, until the run needs no controller
-        or the clock is told to stop."""
+        or the clock is told to stop; more often while a killed attempt is on its way out, since all wait for that."""
         while True:
             looked = self.look()
             if looked == "acted":
                 continue
             if looked == "waiting" and self.done:
                 return
-            if self._clock.wait(every):
+            dying = self.history.fence is not None and not self.history.ended
+            if self._clock.wait(every * HURRY if dying else every):
                 return
 
     def look(self) -> Looked:

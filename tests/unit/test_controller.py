@@ -357,6 +357,25 @@ def test_it_ends_when_its_clock_is_stopped() -> None:
     assert bench.clock.waits == [5.0, 5.0, 5.0]
 
 
+def test_it_looks_more_often_while_a_killed_attempt_is_on_its_way_out() -> None:
+    bench = Bench()
+    attempt = bench.run.launch("full").train(4)
+    bench.fleet.ensure_agents(list(bench.fleet.views), from_attempt=1)
+    bench.clock.stop_after = 1
+    controller = bench.controller()
+    controller.run(every=4.0)
+    attempt.exit(1, signal=9)
+    bench.clock.stop_after = 3
+    controller.run(every=4.0)
+    assert controller.history.fence is not None
+    for process in (0, 2, 3):
+        attempt.exit(process, signal=9)
+    bench.clock.stop_after = 4
+    controller.run(every=4.0)
+    assert bench.clock.waits == [4.0, 1.0, 1.0, 4.0]
+    assert (controller.history.attempt, controller.history.fence) == (2, None)
+
+
 def test_a_controller_that_was_paused_while_its_attempt_was_fenced_does_not_lower_head() -> None:
     bench = Bench()
     one, two = bench.controller("one"), bench.controller("two")
