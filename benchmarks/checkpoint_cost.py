@@ -267,7 +267,7 @@ def _rounds(*, folder: str, rounds: int) -> Samples:
     ProgressReport(launch.store, attempt=launch.spec.attempt, process=launch.process).enter("initialise")
     head = own_head(launch.store, launch.spec)
     peers = attempt.connect(launch)
-    program = attempt.compile_program(launch, jax.devices())
+    program, _ = attempt.compile_program(launch)
     peers.barrier("compile", seconds=attempt.COMPILE_SECONDS)
 
     def clean(number: int) -> None:
