@@ -13,6 +13,9 @@ from orchestrator.contract.recipe import Model
 from orchestrator.contract.run import LeafPlanCheck
 from trainer.parallel.plan import StepPlan
 
+UNSEEN_IN_SHAPES = ("n_heads", "n_kv_heads", "head_dim", "global_every", "sliding_window", "norm_eps")
+"""Fields of a model that weights of equal shapes may have been trained with another value of."""
+
 
 def problems(question: LeafPlanCheck) -> list[str]:
     """What is wrong with each generation's plan for each stage that it may run."""
@@ -30,14 +33,24 @@ def problems(question: LeafPlanCheck) -> list[str]:
 
 
 def _problems_of_weights(folder: Path, model: Model) -> list[str]:
-    """What is wrong with a folder of weights for this model; reads no weight."""
+    """What is wrong with a folder of weights for this model; reads no weight.
+
+    Positions may be meant to change, as when the context grows; what else the shapes do not show may not.
+    """
+    from trainer.convert.config import read_config
     from trainer.convert.weights import HuggingFaceWeights
 
     try:
         with HuggingFaceWeights(folder, model):
-            return []
+            theirs = read_config(folder)
     except ContractError as error:
         return [f"initial: {error}"]
+    pairs = {field: (getattr(theirs, field), getattr(model, field)) for field in UNSEEN_IN_SHAPES}
+    return [
+        f"initial: {folder}: config.json has {field} {one}, the recipe's model {other}"
+        for field, (one, other) in pairs.items()
+        if one != other
+    ]
 
 
 def main() -> int:

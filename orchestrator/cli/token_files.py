@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from orchestrator.cli.errors import BadInput
-from orchestrator.contract.names import TOKEN_PATH
+from orchestrator.contract.names import FORMS, LONGEST_TOKEN_PATH, TOKEN_PATH
 from orchestrator.contract.recipe import InitialWeights, Recipe, Stage, TokenFile, WeightFile
 from orchestrator.order.global_order import GlobalOrder
 from orchestrator.order.token_files import count_tokens
@@ -75,7 +75,7 @@ def _paths_of(mix: Path, *, tokenizer: str) -> list[str]:
             continue
         label, _, path = line.partition(",")
         path = path.strip().replace("{TOKENIZER}", tokenizer)
-        if not label.strip() or re.fullmatch(TOKEN_PATH, path) is None or "//" in path:
+        if not label.strip() or not _is_path(path):
             raise BadInput(
                 f"{mix}, line {number}: {line!r:.120} is not label,path with a path below data_root"
                 + ("; name the recipe's tokenizer" if "{TOKENIZER}" in line and not tokenizer else "")
@@ -84,6 +84,10 @@ def _paths_of(mix: Path, *, tokenizer: str) -> list[str]:
     if not found:
         raise BadInput(f"{mix}: names no token file; correct the recipe's mix")
     return found
+
+
+def _is_path(path: str) -> bool:
+    return len(path) <= LONGEST_TOKEN_PATH and re.fullmatch(TOKEN_PATH, path) is not None
 
 
 def token_files(recipe: Recipe) -> list[TokenFile]:
@@ -110,18 +114,26 @@ def _with_hashes(initial: InitialWeights, *, data_root: Path, progress: Progress
     paths = _listed(folder)
     if not paths:
         raise BadInput(f"{folder}: no files are there; correct the recipe's initial.folder, or data_root")
-    files = []
-    for path in paths:
-        digest = hashlib.sha256()
-        with path.open("rb") as stream:
-            while block := stream.read(CHUNK):
-                digest.update(block)
-                progress(path, len(block))
-        files.append(WeightFile(name=path.name, sha256=digest.hexdigest()))
+    wrong = next((path.name for path in paths if not _is_path(path.name)), None)
+    if wrong is not None:
+        raise BadInput(f"{folder}: file name {wrong!r:.120} {FORMS[TOKEN_PATH]}; take it out of the folder")
+    try:
+        files = [WeightFile(name=path.name, sha256=_sha256(path, progress)) for path in paths]
+    except OSError as error:
+        raise BadInput(f"{error.filename}: {error.strerror or error}; restore the file") from error
     changed = sorted({file.name for file in set(initial.files) ^ set(files)}) if initial.files else []
     if changed:
         raise BadInput(f"{folder / changed[0]}: not as the recipe says; restore the file, or correct initial.files")
     return initial.model_copy(update={"files": tuple(files)})
+
+
+def _sha256(path: Path, progress: Progress) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(CHUNK):
+            digest.update(block)
+            progress(path, len(block))
+    return digest.hexdigest()
 
 
 def _measure(data_root: Path, file: TokenFile, *, vocabulary: int, progress: Progress) -> _Measured:

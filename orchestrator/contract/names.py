@@ -23,6 +23,7 @@ _REQUEST_NAME = rf"^{_OBJECT_PART}$"
 _CHECKPOINT_FOLDER = rf"^checkpoints(/{_OBJECT_PART})+$"
 MANIFEST_NAME = r"^[0-9]{12,18}-a[0-9]{4,9}$"
 _FILE_PATH = rf"^{_PART}(/{_PART})*$"
+LONGEST_TOKEN_PATH = 1024
 TOKEN_PATH = rf"^(\./)?{_PART}(/{_PART})*$"
 _LOCATION = rf"^[^{_CONTROL}]+$"
 _LINE = rf"^[^{_CONTROL}]*$"
@@ -58,7 +59,7 @@ CheckpointFolder = Annotated[str, StringConstraints(pattern=_CHECKPOINT_FOLDER, 
 """Inside the run's folder."""
 FilePath = Annotated[str, StringConstraints(pattern=_FILE_PATH, max_length=1024)]
 """Of a checkpoint's file, inside the checkpoint's folder."""
-TokenPath = Annotated[str, StringConstraints(pattern=TOKEN_PATH, max_length=1024)]
+TokenPath = Annotated[str, StringConstraints(pattern=TOKEN_PATH, max_length=LONGEST_TOKEN_PATH)]
 """Of a token file, below ``data_root``."""
 Location = Annotated[str, StringConstraints(pattern=_LOCATION, min_length=1, max_length=4096)]
 """A path that a person chose, anywhere, or an address such as ``gs://…``."""

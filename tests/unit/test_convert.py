@@ -241,6 +241,10 @@ def test_a_submit_with_weights_freezes_the_hashes_of_all_its_files(tmp_path: Pat
         resolve(frozen, data_root=tmp_path)
     (folder / "config.json").unlink()
     (folder / "model.safetensors").unlink()
+    (folder / "a\nb").touch()
+    with pytest.raises(BadInput, match="take it out of the folder"):
+        resolve(recipe, data_root=tmp_path)
+    (folder / "a\nb").unlink()
     with pytest.raises(BadInput, match="no files are there; correct the recipe"):
         resolve(recipe, data_root=tmp_path)
 
@@ -250,6 +254,11 @@ def test_the_trainer_says_at_submit_what_is_wrong_with_weights(tmp_path: Path) -
     recipe = starting_from("hf", tmp_path)
     question = LeafPlanCheck(recipe=recipe, plans=(), stages={}, data_root=str(tmp_path))
     assert problems(question) == []
+    for change in ({"n_heads": 8, "n_kv_heads": 4, "head_dim": 2}, {"sliding_window": 4}, {"rope_theta": 1e4}):
+        model = MODEL.model_copy(update=change)
+        other = question.model_copy(update={"recipe": recipe.model_copy(update={"model": model})})
+        fields = [line.partition("config.json has ")[2].split()[0] for line in problems(other)]
+        assert fields == [field for field in change if field != "rope_theta"]
     damage(tmp_path / "hf", "another shape")
     assert [line.partition(": ")[0] for line in problems(question)] == ["initial"]
     damage(tmp_path / "hf", "no file")

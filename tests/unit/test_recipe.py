@@ -102,6 +102,7 @@ def test_a_mix_becomes_files_in_its_order(tmp_path: Path) -> None:
         ("web,../a.u32", "line 1: 'web,../a.u32' is not label,path with a path below data_root"),
         ("web,a.u32\nweb,{TOKENIZER}/a.u32", "line 2: "),
         ("web,{TOKENIZER}/a.u32", "; name the recipe's tokenizer"),
+        ("web," + "a" * 1025, "line 1: 'web,aaa"),
         ("", "names no token file"),
         ("web,gone.u32", "gone.u32: "),
     ],
