@@ -46,6 +46,7 @@ def test_every_command_takes_json_with_a_published_schema(name: str) -> None:
 def test_the_trainer_s_commands_are_found_by_their_entry_points() -> None:
     assert "Of the trainer" in everstep("--help").stdout
     assert error_line(everstep("convrt")) == "no command 'convrt', did you mean 'convert'?; see `everstep --help`"
+    assert everstep("convert").stdout == everstep("convert", "--help").stdout
     for command in ("model", "export"):
         result = everstep("convert", command, "--help")
         assert result.exit_code == 0

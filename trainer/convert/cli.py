@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from orchestrator.store.run_store import RunStore
 
 
-@click.group()
-def convert() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def convert(ctx: click.Context) -> None:
     """Weights and configurations as Hugging Face's Olmo 3 has them.
 
     Into a run they come by its recipe: initial: {folder: FOLDER}, a folder with config.json and safetensors below
@@ -24,6 +25,8 @@ def convert() -> None:
       everstep convert model data/Olmo-3-1025-7B
       everstep convert export demo exported/
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @convert.command()
