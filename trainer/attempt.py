@@ -105,7 +105,7 @@ def preparing(launch: Launch, batches: StageBatches) -> Iterator[None]:
     with ThreadPoolExecutor(1, thread_name_prefix="data") as beside:
         tasks = [beside.submit(batches.prepare, max(0, next_step - launch.first_step))]
         if launch.is_first:
-            tasks.append(beside.submit(batches.verify_hashes))
+            tasks.append(beside.submit(batches.verify_hashes, turn=launch.spec.attempt))
         yield
         for task in tasks:
             task.result()

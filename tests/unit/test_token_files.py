@@ -8,6 +8,7 @@ import pytest
 from orchestrator.contract.base import ContractError, sha256_of
 from orchestrator.contract.recipe import Data, Schedule, Stage, TokenFile
 from orchestrator.order.global_order import GlobalOrder
+from trainer.data import token_files
 from trainer.data.token_files import StageBatches
 from trainer.data.tokenize import END_OF_DOCUMENT, tokenize_bytes
 
@@ -68,10 +69,25 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
 
 def test_changed_bytes_are_found_by_their_hash(tmp_path: Path) -> None:
     file = written(tmp_path, "a.u32", [1] * 40)
-    StageBatches(stage_of(file), vocab_size=8, data_root=tmp_path).verify_hashes()
+    StageBatches(stage_of(file), vocab_size=8, data_root=tmp_path).verify_hashes(turn=1)
     written(tmp_path, "a.u32", [1] * 39 + [2])
     with pytest.raises(ContractError, match="its SHA-256 is"):
-        StageBatches(stage_of(file), vocab_size=8, data_root=tmp_path).verify_hashes()
+        StageBatches(stage_of(file), vocab_size=8, data_root=tmp_path).verify_hashes(turn=1)
+
+
+def test_a_start_hashes_as_much_as_it_has_time_for_and_begins_with_another_file_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tuple(written(tmp_path, f"{name}.u32", [1] * 40) for name in "abc")
+    batches = StageBatches(stage_of(*files), vocab_size=8, data_root=tmp_path)
+    written(tmp_path, "c.u32", [2] * 40)
+    monkeypatch.setattr(token_files, "HASHED_IN_ALL", 2 * 40 * 4)
+    batches.verify_hashes(turn=3)  # a and b
+    for turn in (1, 2):
+        with pytest.raises(ContractError, match=r"c\.u32: its SHA-256 is"):
+            batches.verify_hashes(turn=turn)
+    monkeypatch.setattr(token_files, "HASHED_BYTES", 40 * 4 - 1)
+    batches.verify_hashes(turn=2)
 
 
 def test_token_beyond_the_vocabulary_is_named_with_its_place(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The batches of a stage from its token files, which are checked against the recipe.
 
-Checked are: length, before anything else; SHA-256, of files up to ``HASHED_BYTES``, in the background while the program
-compiles; and every token id that goes into a batch.
+Checked are: length, before anything else; SHA-256, of as much as is read in some seconds, in the background while the
+program compiles, of other files at each start; and every token id that goes into a batch.
 """
 
 import hashlib
@@ -17,6 +17,8 @@ from orchestrator.order.token_files import mapped
 
 HASHED_BYTES = 1 << 30
 """A start hashes files up to this size: under a second each."""
+HASHED_IN_ALL = 4 << 30
+"""And so much of them together: a corpus of terabytes would take hours."""
 
 
 class StageBatches:
@@ -49,15 +51,18 @@ class StageBatches:
         """Make the permutation that batch ``index`` needs: for a real corpus it takes longer than a compile."""
         self._order.batch(index)
 
-    def verify_hashes(self) -> None:
-        """Hash each file that is small enough.
+    def verify_hashes(self, *, turn: int) -> None:
+        """Hash files that are small enough, as many as a start has time for; each ``turn`` begins with another one.
 
         Raises:
             ContractError: other bytes than those the run was submitted with.
         """
-        for file, tokens in zip(self._stage.data.files, self._files, strict=True):
-            if file.sha256 is None or tokens.nbytes > HASHED_BYTES:
+        pairs = list(zip(self._stage.data.files, self._files, strict=True))
+        begin, left = turn % len(pairs), HASHED_IN_ALL
+        for file, tokens in pairs[begin:] + pairs[:begin]:
+            if file.sha256 is None or tokens.nbytes > min(HASHED_BYTES, left):
                 continue
+            left -= tokens.nbytes
             found = hashlib.sha256(tokens.data).hexdigest()
             if found != file.sha256:
                 raise ContractError(
