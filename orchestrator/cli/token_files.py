@@ -11,7 +11,7 @@ import numpy as np
 from orchestrator.cli.errors import BadInput
 from orchestrator.contract.names import FORMS, LONGEST_TOKEN_PATH, TOKEN_PATH
 from orchestrator.contract.recipe import InitialWeights, Recipe, Stage, TokenFile, WeightFile
-from orchestrator.order.global_order import GlobalOrder
+from orchestrator.order.global_order import GlobalOrder, permutation
 from orchestrator.order.token_files import count_tokens
 
 CHUNK = 8 << 20
@@ -43,12 +43,34 @@ def resolve(recipe: Recipe, *, data_root: Path, progress: Progress = lambda path
     initial = recipe.initial and _with_hashes(recipe.initial, data_root=data_root, progress=progress)
     stages = tuple(_resolved(stage, known) for stage in recipe.stages)
     resolved = recipe.model_copy(update={"stages": stages, "initial": initial})
-    for stage in resolved.stages:
-        try:
-            GlobalOrder(stage)
-        except ValueError as error:
-            raise BadInput(str(error)) from error
-    return resolved
+    try:
+        return resolved.model_copy(
+            update={"stages": tuple(_with_orders(stage, data_root, progress) for stage in resolved.stages)}
+        )
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+
+
+def _with_orders(stage: Stage, data_root: Path, progress: Progress) -> Stage:
+    """The stage with hash and length of its written orders, which are held against what its seed says.
+
+    Raises:
+        ValueError: it has too few instances for a batch.
+        BadInput: a written order is missing or is another one.
+    """
+    order = GlobalOrder(stage)
+    measured = []
+    for epoch, file in enumerate(stage.data.orders):
+        path = data_root / file.path
+        found = _measure(data_root, file, vocabulary=order.instances, progress=progress)
+        _compare(path, file, found)
+        wanted = permutation(order.instances, seed=stage.data.seed + epoch)
+        if found.tokens != len(wanted) or found.sha256 != hashlib.sha256(wanted.data).hexdigest():
+            raise BadInput(
+                f"{path}: is not the order of epoch {epoch} of stage {stage.name}; write it again: everstep data index"
+            )
+        measured.append(file.model_copy(update={"sha256": found.sha256, "tokens": found.tokens}))
+    return stage.model_copy(update={"data": stage.data.model_copy(update={"orders": tuple(measured)})})
 
 
 def with_mixes(recipe: Recipe, *, data_root: Path) -> Recipe:

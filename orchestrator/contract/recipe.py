@@ -113,6 +113,9 @@ class Data(Part):
     tokenizer: str = ""
     """What {TOKENIZER} in a mix's paths stands for."""
     seed: Annotated[int, Field(ge=0)] = 0
+    orders: tuple[TokenFile, ...] = ()
+    """Instance numbers of epoch 0, 1, … in their order, as `everstep data index` writes them, so that no process needs
+    to compute, or to hold, those of a large corpus. They say nothing that the seed does not say."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

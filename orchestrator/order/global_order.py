@@ -11,11 +11,13 @@ left out. Row r of a batch belongs to virtual rank r // sequences_per_rank, so n
 import hashlib
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.contract.recipe import Data, Stage
+from orchestrator.order.token_files import mapped
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,17 @@ class Place:
 
 
 class GlobalOrder:
-    """The batches of one stage.
+    """The batches of one stage. With a ``data_root`` written orders are read there; else they are computed.
 
     Raises:
         ValueError: a token file whose length is not known yet, or fewer instances than one batch needs.
+        ContractError: a written order is missing, or is not as long as the recipe says.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *, data_root: Path | None = None) -> None:
         self._stage = stage
+        orders = stage.data.orders if data_root is not None else ()
+        self._written = [mapped(file, data_root=data_root) for file in orders if data_root is not None]
         counts = [_tokens_of(stage, index) // stage.sequence_length for index in range(len(stage.data.files))]
         self._firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         """First instance of each file, and N at the end."""
@@ -58,12 +63,14 @@ class GlobalOrder:
     def batch(self, index: int) -> NDArray[np.uint32]:
         """Instance numbers of the stage's batch ``index`` = 0, 1, …, [global_batch], in the order of its rows.
 
-        The newest epoch's permutation is kept: 4 N bytes.
+        Of a written order only these are read; else the newest epoch's permutation is kept: 4 N bytes.
         """
         epoch, within = divmod(index, self.batches_an_epoch)
+        size = self._stage.global_batch
+        if epoch < len(self._written):
+            return np.array(self._written[epoch][within * size : (within + 1) * size])
         if self._epoch is None or self._epoch[0] != epoch:
             self._epoch = (epoch, permutation(self.instances, seed=self._stage.data.seed + epoch))
-        size = self._stage.global_batch
         return self._epoch[1][within * size : (within + 1) * size]
 
     def place(self, instance: int) -> Place:

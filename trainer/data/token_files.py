@@ -32,7 +32,7 @@ class StageBatches:
         self._stage = stage
         self._vocab_size = vocab_size
         self._root = data_root
-        self._order = GlobalOrder(stage)
+        self._order = GlobalOrder(stage, data_root=data_root)
         self._files = [mapped(file, data_root=data_root) for file in stage.data.files]
 
     def read(self, index: int, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
