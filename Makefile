@@ -20,7 +20,7 @@ made := $(VENV)/made-from-$(identity)
 installed := $(made).project-$(shell cksum pyproject.toml | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment packages demo test programs simulate soak reference parity lint format schemas pins clean
+.PHONY: help environment packages demo test programs simulate exactness soak reference parity lint format schemas pins clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -36,6 +36,9 @@ programs: ## build the servers that tests run against, into ~/.cache/everstep; n
 
 simulate: environment ## the planner and controller against SEEDS fault schedules, on all cores
 	@$(bin)/python -m pytest tests/simulation --seeds $(SEEDS) --numprocesses auto $(PYTEST_FLAGS)
+
+exactness: environment ## equal bits on 8, 4, 2 and 1 devices in 4, 2 and 1 processes for 200 steps
+	@$(bin)/python -m pytest tests/local/test_exactness.py --exact-steps 200 $(PYTEST_FLAGS)
 
 soak: environment ## FAULTS random drills at a run, drawn from SEED; its end against an undisturbed one's (up to an hour)
 	@$(bin)/python -m tests.soak.run_soak --seed $(SEED) --faults $(FAULTS) --out tests/soak/results/seed-$(SEED)-faults-$(FAULTS).json

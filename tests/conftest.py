@@ -26,11 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("everstep")
     group.addoption("--seeds", type=int, default=2000, metavar="N", help="fault schedules to simulate (default 2000)")
     group.addoption("--first-seed", type=int, default=0, metavar="S", help="seed of the first one (default 0)")
+    group.addoption("--exact-steps", type=int, default=20, metavar="N", help="of equal bits (default 20)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--seeds") < 1:
         raise pytest.UsageError("--seeds must be at least 1: a simulation of nothing proves nothing")
+    if config.getoption("--exact-steps") < 20:
+        raise pytest.UsageError("--exact-steps must be at least 20: the first steps hide differences")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -16,7 +16,10 @@ from trainer.model.variant import Variant
 from trainer.parallel.mesh import cut_spec, make_mesh
 from trainer.parallel.reduction import barrier, compiler_options
 
-STEPS = 20
+
+@pytest.fixture(scope="module")
+def steps(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--exact-steps"))
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
@@ -25,21 +28,21 @@ def dtype(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def reference(dtype: str) -> Outcome:
+def reference(dtype: str, steps: int) -> Outcome:
     """Eight devices, one leaf each."""
-    return train(jax.devices()[:8], dtype=dtype, steps=STEPS)
+    return train(jax.devices()[:8], dtype=dtype, steps=steps)
 
 
 @pytest.mark.parametrize("devices", [4, 2, 1])
-def test_any_number_of_devices_gives_the_same_bits(reference: Outcome, dtype: str, devices: int) -> None:
-    assert train(jax.devices()[:devices], dtype=dtype, steps=STEPS) == reference
+def test_any_number_of_devices_gives_the_same_bits(reference: Outcome, dtype: str, devices: int, steps: int) -> None:
+    assert train(jax.devices()[:devices], dtype=dtype, steps=steps) == reference
 
 
 @pytest.mark.parametrize(("processes", "devices"), [(4, 2), (2, 2), (1, 1)])
 def test_any_number_of_processes_gives_the_same_bits(
-    reference: Outcome, dtype: str, processes: int, devices: int
+    reference: Outcome, dtype: str, processes: int, devices: int, steps: int
 ) -> None:
-    assert train_in_processes(processes, devices, dtype=dtype, steps=STEPS) == reference
+    assert train_in_processes(processes, devices, dtype=dtype, steps=steps) == reference
 
 
 def test_the_recursive_halving_has_the_bits_of_the_all_to_all() -> None:
@@ -95,6 +98,6 @@ def attention_of_eight_ranks(variant: Variant, *, devices: int) -> tuple[bytes, 
 
 
 def test_a_sum_in_the_runtime_s_own_order_depends_on_the_placement() -> None:
-    one, other = (train(jax.devices()[:count], dtype="float32", steps=STEPS, reduction="native") for count in (8, 2))
+    one, other = (train(jax.devices()[:count], dtype="float32", steps=20, reduction="native") for count in (8, 2))
     assert one.tokens == other.tokens
     assert one.params_sha256 != other.params_sha256
