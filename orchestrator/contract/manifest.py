@@ -70,6 +70,7 @@ class Manifest(Document):
     data_sha256: Sha256
     """Over the stage's token files (names, lengths, hashes) and order seed."""
     save_seconds: float
+    """Until all files were written; what a commit waits for after that is no part of it."""
     at: float
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ import json
 import secrets
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,25 @@ def test_head_names_a_checkpoint_once_the_step_beyond_it_was_recorded(run: Small
     saver.finish()
     assert asked == [(4, None)]
     assert run.head.next_step == 4
+
+
+def test_a_save_takes_as_long_as_its_files_and_not_as_the_step_that_its_commit_waits_for(
+    run: SmallRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committer, ahead = committer_of(run), 0.0
+
+    def wait(_: int | None) -> None:
+        nonlocal ahead
+        ahead = 1e6
+
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + ahead)
+    committer._close_ledger = wait
+    outcome = save(saver_of(run, committer), 4)
+    assert outcome.manifest is not None, outcome.problem
+    found = run.store.manifest(outcome.manifest)
+    assert found.save_seconds < 1e3
+    assert found.at > clock() + 1e5
 
 
 def test_folder_of_a_save_that_failed_is_written_again(run: SmallRun) -> None:

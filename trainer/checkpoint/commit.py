@@ -105,10 +105,11 @@ class Committer:
             Fenced: head was changed by somebody else.
             StoreError: not now; nothing was committed.
         """
+        save_seconds = time.time() - written.save_started
         # no checkpoint is newer than the records that lead to it; and one beyond it witnesses the next move
         self._close_ledger(written.witness)
         if not self.has_manifest(written.next_step):
-            manifest = self._manifest(written)
+            manifest = self._manifest(written, save_seconds)
             self._patiently(lambda: self._store.create_manifest(manifest))
             self._uncommitted = manifest
         assert self._uncommitted is not None
@@ -130,11 +131,10 @@ class Committer:
         self._parent, self._uncommitted = manifest.name, None
         return manifest.name
 
-    def _manifest(self, written: Written) -> Manifest:
+    def _manifest(self, written: Written, save_seconds: float) -> Manifest:
         origin, spec = self._origin, self._origin.spec
         folder = f"checkpoints/{manifest_name(written.next_step, spec.attempt)}"
         files = self._store.checkpoint_files(folder)
-        now = time.time()
         return Manifest(
             run=spec.run,
             attempt=spec.attempt,
@@ -151,8 +151,8 @@ class Committer:
             versions=origin.versions,
             placement=spec.placement,
             data_sha256=origin.data_sha256,
-            save_seconds=now - written.save_started,
-            at=now,
+            save_seconds=save_seconds,
+            at=time.time(),
         )
 
     def _patiently(self, write: Callable[[], T]) -> T:
