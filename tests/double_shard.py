@@ -6,6 +6,7 @@ seen at all.
 """
 
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -21,8 +22,8 @@ Again = Literal["permuted", "drawn"]
 class OrderedTwice(GlobalOrder):
     """The first epoch of a stage as hosts with one device each read it after they have sharded twice."""
 
-    def __init__(self, stage: Stage, *, hosts: int, again: Again) -> None:
-        super().__init__(stage)
+    def __init__(self, stage: Stage, *, hosts: int, again: Again, data_root: Path | None = None) -> None:
+        super().__init__(stage, data_root=data_root)
         self._seed = stage.data.seed
         self._host_of_row = np.arange(stage.global_batch) // stage.sequences_per_rank % hosts
         """Virtual rank v is on device v mod P."""
