@@ -90,8 +90,11 @@ class EverstepGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        # what is installed is looked through only for a name that is not one of ours
+        if args[0] in COMMANDS or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
         known = self.list_commands(ctx)
-        if args[0] not in known and not args[0].startswith("-"):
+        if args[0] not in known:
             close = difflib.get_close_matches(args[0], known, n=1)
             raise click.UsageError(f"no command {args[0]!r}" + (f", did you mean {close[0]!r}?" if close else ""), ctx)
         return super().resolve_command(ctx, args)

@@ -131,13 +131,12 @@ def plan_of(description: RunDescription, interval: IntervalPlan | None) -> Plan:
 
 
 def _stage(stage: Stage, placements: tuple[Placement, ...]) -> StagePlan:
-    tokens = stage.global_batch * stage.sequence_length
     return StagePlan(
         stage=stage.name,
         steps=stage.steps,
         virtual_ranks=stage.virtual_ranks,
-        tokens_a_step=tokens,
-        tokens=tokens * stage.steps,
+        tokens_a_step=stage.tokens_a_step,
+        tokens=stage.tokens_a_step * stage.steps,
         placements=tuple(_on(placement, stage) for placement in placements),
     )
 

@@ -114,7 +114,7 @@ def page_of(recipe: Recipe, *, at: tuple[int, ...] = ()) -> RecipePage:
 
 
 def _stage(recipe: Recipe, stage: Stage, at: tuple[int, ...]) -> StagePage:
-    tokens = stage.steps * stage.global_batch * stage.sequence_length
+    tokens = stage.steps * stage.tokens_a_step
     a_token = sizes.flops_a_token(recipe.model, length=stage.sequence_length)
     edges = {1, stage.schedule.warmup_steps, stage.steps, *(part.after for part in stage.schedule.continuations)}
     wanted = sorted(update for update in edges | set(at) if 1 <= update <= stage.steps)

@@ -74,7 +74,8 @@ def changed_recipe(store: RunStore, recipe: Recipe, *, where: str) -> Recipe:
     Raises:
         BadInput: it is the same, no checkpoint fits it, its data are wrong, or no placement can run it.
     """
-    resolved = token_files.resolve(recipe, data_root=Path(store.run().data_root))
+    run = store.run()
+    resolved = token_files.resolve(recipe, data_root=Path(run.data_root))
     newest = store.recipe(store.revisions()[-1].recipe_sha256)
     if sha256_of(resolved.to_bytes()) == sha256_of(newest.to_bytes()):
         raise BadInput(f"{where}: the recipe is the one that run {store.name} has; to repeat steps: everstep rewind")
@@ -89,10 +90,10 @@ def changed_recipe(store: RunStore, recipe: Recipe, *, where: str) -> Recipe:
     plans = [store.leaf_plan(generation) for generation in sorted({place.generation for place in policy.placements})]
     leaf_plan_checks.check(
         plans,
-        command=store.run().check,
+        command=run.check,
         recipe=resolved,
         policy=policy,
-        data_root=Path(store.run().data_root),
+        data_root=Path(run.data_root),
         where=where,
     )
     return resolved

@@ -204,6 +204,10 @@ class Stage(Part):
         """Sequences a step."""
         return self.virtual_ranks * self.sequences_per_rank
 
+    @property
+    def tokens_a_step(self) -> int:
+        return self.global_batch * self.sequence_length
+
 
 class WeightFile(Part):
     """A file of a folder with weights."""

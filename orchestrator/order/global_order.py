@@ -39,8 +39,7 @@ class GlobalOrder:
 
     def __init__(self, stage: Stage, *, data_root: Path | None = None) -> None:
         self._stage = stage
-        orders = stage.data.orders if data_root is not None else ()
-        self._written = [mapped(file, data_root=data_root) for file in orders if data_root is not None]
+        self._written = [] if data_root is None else [mapped(file, data_root=data_root) for file in stage.data.orders]
         counts = [_tokens_of(stage, index) // stage.sequence_length for index in range(len(stage.data.files))]
         self._firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         """First instance of each file, and N at the end."""

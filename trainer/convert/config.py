@@ -41,14 +41,13 @@ def config_of(model: Model, *, context: int, dtype: str) -> dict[str, Any]:
         context: the longest sequence that it is meant for, in tokens.
         dtype: of the weights beside it.
     """
-    kinds = [GLOBAL if (layer + 1) % model.global_every == 0 else SLIDING for layer in range(model.n_layers)]
     config = {
         "architectures": ["Olmo3ForCausalLM"],
         **MUST_BE,
         **{theirs: getattr(model, ours) for theirs, ours in SIZES.items()},
         "attention_dropout": 0.0,
         "dtype": dtype,
-        "layer_types": kinds,
+        "layer_types": _kinds(model.n_layers, global_every=model.global_every),
         "max_position_embeddings": context,
     }
     plain = {"rope_type": "default", "rope_theta": model.rope_theta}
@@ -101,12 +100,15 @@ def read_config(folder: Path) -> Model:
 
 def _global_every(config: Mapping[str, Any], *, where: str) -> int:
     layers = int(config["num_hidden_layers"])
-    kinds = config.get("layer_types") or [GLOBAL if (layer + 1) % 4 == 0 else SLIDING for layer in range(layers)]
+    kinds = config.get("layer_types") or _kinds(layers, global_every=4)
     every = kinds.index(GLOBAL) + 1 if GLOBAL in kinds else 0
-    pattern = [GLOBAL if every and (layer + 1) % every == 0 else SLIDING for layer in range(layers)]
-    if not every or kinds != pattern:
+    if not every or kinds != _kinds(layers, global_every=every):
         raise ContractError(f"{where}: layer_types is not every n-th layer {GLOBAL} and the others {SLIDING}")
     return every
+
+
+def _kinds(layers: int, *, global_every: int) -> list[str]:
+    return [GLOBAL if (layer + 1) % global_every == 0 else SLIDING for layer in range(layers)]
 
 
 def _rope(config: Mapping[str, Any], *, where: str) -> dict[str, Any]:

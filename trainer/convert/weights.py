@@ -30,11 +30,9 @@ class HuggingFaceWeights:
 
     def __init__(self, folder: Path, model: Model) -> None:
         self._folder = folder
-        self._model = model
         self._pieces: defaultdict[str, list[Piece]] = defaultdict(list)
         for piece in pieces(model):
             self._pieces[piece.path].append(piece)
-        self._opened = ExitStack()
         self._files: dict[str, Any] = {}
         with ExitStack() as stack:
             for name in files_of(folder):
