@@ -30,11 +30,12 @@ from trainer.model.olmo3 import LeafArithmetic, skeleton
 from trainer.optim import adamw, skip_step
 from trainer.parallel.checksum import array_words, token_words
 from trainer.parallel.gather import Travel
-from trainer.parallel.leaf import Leaf, PackedModel, packs_of, sum_of_leaves
+from trainer.parallel.leaf import Leaf, PackedModel, by_block, packs_of, sum_of_leaves
 from trainer.parallel.mesh import AXIS, Ranks, cut_spec, make_mesh
 from trainer.parallel.norms import canonical_rows, global_norm
 from trainer.parallel.plan import StepPlan
 from trainer.parallel.reduction import after, barrier, by_rank, compiler_options, pairwise_sum, rounding
+from trainer.parallel.scopes import SHARD
 from trainer.parallel.state_checksums import Executables, ReadChecksums, StateChecksums, by_path
 
 __all__ = ["Metrics", "Program", "ReadRows", "StepPlan", "StepResult", "build_program"]
@@ -91,24 +92,27 @@ class Metrics:
         return StepResult(**host)
 
 
-def build_program(plan: StepPlan, devices: Sequence[jax.Device]) -> "Program":
-    """The program of a plan on these devices (of all processes; their order does not matter).
+def build_program(plan: StepPlan, devices: Sequence[jax.Device], *, slices: int = 1) -> "Program":
+    """The program of a plan on these devices (of all processes; their order does not matter), which make up so many
+    slices of equal size.
 
     Raises:
-        ValueError: the number of devices is not a power of two, or more than the plan's virtual ranks.
+        ValueError: the number of devices or slices is not a power of two, or that of devices more than the plan's
+            virtual ranks.
     """
-    return Program(plan, make_mesh(devices))
+    return Program(plan, make_mesh(devices), slices=slices)
 
 
 class Program:
     """A compiled update and what surrounds it. ``compile`` is called once, before ``step`` and ``checksums``."""
 
-    def __init__(self, plan: StepPlan, mesh: Mesh) -> None:
+    def __init__(self, plan: StepPlan, mesh: Mesh, *, slices: int = 1) -> None:
         self.plan = plan
         self.mesh = mesh
-        self._platform = mesh.devices.flat[0].platform
-        self.ranks = Ranks(virtual=plan.stage.virtual_ranks, devices=mesh.devices.size)
-        self._leaf = _leaf_of(plan, devices=mesh.devices.size, platform=self._platform)
+        device = mesh.devices.flat[0]
+        self.compiler_options = compiler_options(device.platform, device.device_kind) if plan.barriers else {}
+        self.ranks = Ranks(virtual=plan.stage.virtual_ranks, devices=mesh.devices.size, slices=slices)
+        self._leaf = _leaf_of(plan, self.ranks, platform=device.platform)
         self._weights = self._leaf.bones.weights
         self._shapes, self._specs = _state_layout(plan, self._weights)
         self._update: jax.stages.Compiled | None = None
@@ -183,14 +187,17 @@ class Program:
         return found
 
     def _compiled(self) -> Executables:
-        state = self.abstract_state
+        update = self.lower().compile(self.compiler_options)
+        return {UPDATE: update, **self._checksums.compiled(self.compiler_options)}
+
+    def lower(self) -> jax.stages.Lowered:
+        """The update as it goes to the compiler."""
         stage = self.plan.stage
         shape = (self.micro_steps, self.ranks.devices * stage.sequences_per_rank, stage.sequence_length)
         tokens = jax.ShapeDtypeStruct(shape, jnp.uint32, sharding=self._sharding(TOKENS))
         rate = jax.ShapeDtypeStruct((), jnp.float32, sharding=self._sharding(REPLICATED))
-        options = compiler_options(self._platform) if self.plan.barriers else {}
-        update = self._mapped_update().lower(state, tokens, rate).compile(options)
-        return {UPDATE: update, **self._checksums.compiled(options)}
+        lowered: jax.stages.Lowered = self._mapped_update().lower(self.abstract_state, tokens, rate)
+        return lowered
 
     def program_text(self) -> str:
         """The compiled update, as HLO text."""
@@ -230,14 +237,21 @@ def _whole(index: Index) -> tuple[slice, ...]:
     return index
 
 
-def _leaf_of(plan: StepPlan, *, devices: int, platform: str) -> Leaf:
+def _leaf_of(plan: StepPlan, ranks: Ranks, *, platform: str) -> Leaf:
     bones = skeleton(plan.model)
     return Leaf(
         bones=bones,
-        packs=packs_of(bones, blocks=plan.stage.virtual_ranks),
-        arithmetic=LeafArithmetic(attention=plan.attention, attention_chunk=plan.attention_chunk, remat=plan.remat),
+        packs=packs_of(bones, blocks=plan.stage.virtual_ranks, together=platform != "tpu"),
+        arithmetic=LeafArithmetic(
+            attention=plan.attention,
+            attention_chunk=plan.attention_chunk,
+            remat=plan.remat,
+            scan=plan.scan,
+            interpret=platform != "tpu",
+        ),
         travel=Travel(
-            devices=devices,
+            devices=ranks.devices,
+            slices=ranks.slices,
             compute_dtype=plan.model.compute_dtype,
             leaf_dtype=plan.leaf_dtype,
             reduction=plan.reduction,
@@ -276,7 +290,7 @@ def _update(
 
     rounded = rounding() if plan.barriers else lambda x: x
     sums = sum_of_leaves(leaf, state["params"], grouped)
-    gradient_rows = barrier(canonical_rows(sums.gradient))
+    gradient_rows = barrier(canonical_rows(by_block(sums.gradient)))
     losses = by_rank(sums.losses)
     ce, z_loss = rounded(pairwise_sum(losses) * per_target)
     total = ce + z_loss
@@ -296,7 +310,8 @@ def _update(
     )
     # one vector, not four scalars: every small result that passes a barrier is a loop of its own to compile
     vector, apply = barrier((jnp.stack(scalars), apply))
-    params, m, v = _apply(plan, leaf, state, sums.gradient, adamw.Coefficients(*vector), apply, rounded)
+    with jax.named_scope(SHARD):
+        params, m, v = _apply(plan, leaf, state, sums.gradient, adamw.Coefficients(*vector), apply, rounded)
     recorded = skip_step.record(window, loss=ce, grad_norm=grad_norm)
     opt = {
         "m": m,

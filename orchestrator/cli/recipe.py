@@ -11,11 +11,11 @@ from orchestrator.cli.errors import BadInput
 from orchestrator.cli.options import json_option
 from orchestrator.cli.output import print_document, print_lines, print_table
 from orchestrator.cli.yaml_files import read_yaml
-from orchestrator.contract.base import Document, Part
+from orchestrator.contract.base import ContractError, Document, Part
+from orchestrator.contract.flops import flops_a_token
 from orchestrator.contract.recipe import Recipe, Stage
 from orchestrator.contract.schedule import learning_rate
-
-RECIPES = Path(__file__).parent / "recipes"
+from orchestrator.contract.shipped import recipe_path, shipped
 
 
 class Rate(Part):
@@ -75,7 +75,7 @@ def recipe(recipe: str | None, at: tuple[int, ...], as_yaml: bool, as_json: bool
       everstep recipe olmo3-7b --yaml > recipe.yaml
     """
     if recipe is None:
-        print_lines(f"{name:18} {summary}" for name, summary in shipped().items())
+        print_lines(f"{name:18} {_summary(path)}" for name, path in shipped().items())
         return
     path = _path_of(recipe)
     if as_yaml:
@@ -94,10 +94,9 @@ def recipe(recipe: str | None, at: tuple[int, ...], as_yaml: bool, as_json: bool
         print_lines([f"{stage.stage}: learning rate {said}"])
 
 
-def shipped() -> dict[str, str]:
-    """Names of the recipes that come with Everstep, and the first line of each."""
-    paths = sorted(RECIPES.glob("*.yaml"), key=lambda path: path.stem)
-    return {path.stem: path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for path in paths}
+def _summary(path: Path) -> str:
+    """A recipe's first line."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def page_of(recipe: Recipe, *, at: tuple[int, ...] = ()) -> RecipePage:
@@ -115,7 +114,7 @@ def page_of(recipe: Recipe, *, at: tuple[int, ...] = ()) -> RecipePage:
 
 def _stage(recipe: Recipe, stage: Stage, at: tuple[int, ...]) -> StagePage:
     tokens = stage.steps * stage.tokens_a_step
-    a_token = sizes.flops_a_token(recipe.model, length=stage.sequence_length)
+    a_token = flops_a_token(recipe.model, length=stage.sequence_length)
     edges = {1, stage.schedule.warmup_steps, stage.steps, *(part.after for part in stage.schedule.continuations)}
     wanted = sorted(update for update in edges | set(at) if 1 <= update <= stage.steps)
     return StagePage(
@@ -131,12 +130,10 @@ def _stage(recipe: Recipe, stage: Stage, at: tuple[int, ...]) -> StagePage:
 
 
 def _path_of(recipe: str) -> Path:
-    if recipe in shipped():
-        return RECIPES / f"{recipe}.yaml"
-    path = Path(recipe)
-    if not path.is_file():
-        raise BadInput(f"{recipe}: neither a file nor one of {', '.join(shipped())}")
-    return path
+    try:
+        return recipe_path(recipe)
+    except ContractError as error:
+        raise BadInput(str(error)) from error
 
 
 def _table(found: RecipePage) -> Table:

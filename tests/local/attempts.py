@@ -202,7 +202,7 @@ class SmallRun:
                 name=f"hosts-{hosts}", pool="pool", generation="cpu", hosts=hosts, devices_per_host=devices
             ),
             hosts=tuple(HostRef(pool="pool", host=f"host-{process}") for process in range(hosts)),
-            leaf_plan=LeafPlan(generation="cpu", settings={"remat": False}),
+            leaf_plan=LeafPlan(generation="cpu", settings={"remat": "none"}),
             resume=head.manifest,
             prior=self.prior(number, head.next_step or 0),
             checkpoint=CheckpointPolicy(every_steps=self.every_steps),

@@ -50,6 +50,20 @@ def test_the_recursive_halving_has_the_bits_of_the_all_to_all() -> None:
     assert halved == train(jax.devices()[:4], dtype="float32", steps=3)
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"scan": "block", "remat": "elementwise"},
+        {"scan": "block", "remat": "none", "attention": "splash", "attention_chunk": 128},
+    ],
+    ids=["elementwise", "splash"],
+)
+def test_a_leaf_plan_for_tpus_has_the_same_bits_on_any_number_of_devices(plan: dict[str, str | int]) -> None:
+    """JAX's kernels are interpreted here: that they may stand in a step is shown, not what a TPU computes."""
+    outcomes = [train(jax.devices()[:count], dtype="float32", steps=2, size=SMALL, **plan) for count in (4, 2, 1)]
+    assert outcomes[1:] == [outcomes[0], outcomes[0]]
+
+
 def test_a_larger_model_has_the_same_bits_too_and_would_not_without_barriers() -> None:
     """The losses of the first steps are equal either way, so losses alone would not tell."""
 
@@ -84,7 +98,7 @@ def attention_of_eight_ranks(variant: Variant, *, devices: int) -> tuple[bytes, 
     def rank(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         key = barrier(key)
         queries = jnp.stack([key, -key], axis=3)
-        mixed, pull = jax.vjp(lambda queries: attend(queries, key, key, jnp.bool_(True)), queries)
+        mixed, pull = jax.vjp(lambda queries: attend.mix(queries, key, key, jnp.bool_(True)), queries)
         (grad,) = pull(jnp.sin(mixed))
         return barrier((mixed, grad))
 

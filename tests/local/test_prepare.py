@@ -20,7 +20,7 @@ def run(tmp_path: Path) -> Iterator[SmallRun]:
     recipe = small_recipe(stage_of(write_tokens(tmp_path / "tokens.u32"), steps=4))
     run = SmallRun(tmp_path, recipe, cache=tmp_path / "cache")
     run.store.create_policy(Policy(placements=(PAIR,)))
-    run.store.create_leaf_plan(LeafPlan(generation="cpu", settings={"remat": False}))
+    run.store.create_leaf_plan(LeafPlan(generation="cpu", settings={"remat": "none"}))
     yield run
     run.stop_all()
 

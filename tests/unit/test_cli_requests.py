@@ -220,14 +220,14 @@ def test_a_policy_may_bring_a_generation_with_its_leaf_plan(submitted: CliFolder
     submitted.fleet["pools"].append({"name": "next", "generation": "cpu2", "hosts": 4, "devices_per_host": 1})
     placements = submitted.run["policy"]["placements"]
     placements.append({**placements[0], "name": "other", "pool": "next", "generation": "cpu2"})
-    submitted.run["leaf_plans"] = {"cpu2": {"remat": False}}
+    submitted.run["leaf_plans"] = {"cpu2": {"remat": "none"}}
     submitted.write()
     assert "different leaf plans" in error_line(submitted.call("policy", "demo", "--from", "run.yaml"))
     submitted.run["policy"]["comparison"] = "bounded"
     submitted.write()
     assert submitted.call("policy", "demo", "--from", "run.yaml", "--no-wait").exit_code == 0
-    assert submitted.store.leaf_plan("cpu2").settings == {"remat": False}
-    submitted.run["leaf_plans"] = {"cpu2": {"remat": True}}
+    assert submitted.store.leaf_plan("cpu2").settings == {"remat": "none"}
+    submitted.run["leaf_plans"] = {"cpu2": {"remat": "layer"}}
     submitted.run["policy"]["comparison"] = "bitwise"
     submitted.write()
     assert "leaf_plans.cpu2 is not the one" in error_line(submitted.call("policy", "demo", "--from", "run.yaml"))

@@ -13,9 +13,9 @@ import pytest
 from jax import Array
 from numpy.typing import NDArray
 
-from orchestrator.cli.recipe import RECIPES
 from orchestrator.cli.yaml_files import read_yaml
 from orchestrator.contract.recipe import Data, Optimizer, Recipe, Schedule, Stage, TokenFile
+from orchestrator.contract.shipped import shipped
 from orchestrator.order.global_order import GlobalOrder, permutation
 from trainer.optim import adamw, skip_step
 from trainer.optim.schedule import learning_rate
@@ -172,7 +172,7 @@ def test_rates_of_the_official_schedules_are_those_of_olmo_core_rounded_to_fp32(
 @pytest.mark.parametrize(("name", "index", "beyond"), [("cosine", 0, 0), ("half_cosine", 0, 597_046), ("linear", 1, 0)])
 def test_the_shipped_recipe_has_the_rates_of_olmo_core(core: Arrays, name: str, index: int, beyond: int) -> None:
     """The first schedule up to its hard stop, the second beyond it; midtraining is a stage of its own."""
-    of = read_yaml(RECIPES / "olmo3-7b.yaml", Recipe).stages[index]
+    of = read_yaml(shipped()["olmo3-7b"], Recipe).stages[index]
     until = 597_046 if name == "cosine" else of.steps
     theirs = zip(core[f"rate/{name}/steps"].tolist(), core[f"rate/{name}/rates"].astype(np.float32), strict=True)
     within = [(step, rate) for step, rate in theirs if beyond < step <= until]

@@ -180,7 +180,7 @@ def test_only_the_embedding_is_not_decayed() -> None:
 
 @pytest.fixture(scope="module")
 def program() -> Program:
-    program = build_program(StepPlan(model=MODEL, stage=STAGE, remat=False), jax.devices()[:1])
+    program = build_program(StepPlan(model=MODEL, stage=STAGE, remat="none"), jax.devices()[:1])
     program.compile()
     return program
 

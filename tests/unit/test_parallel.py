@@ -82,7 +82,7 @@ def leaves() -> NDArray[np.float32]:
     return values
 
 
-def summed_on(devices: int, *, how: Reduction, ordered: bool = True) -> tuple[Array, Array]:
+def summed_on(devices: int, *, how: Reduction, ordered: bool = True, slices: int = 1) -> tuple[Array, Array]:
     """The sum over all ranks as a step computes it, and the ranks in the order in which it met them."""
     ranks = Ranks(virtual=RANKS, devices=devices)
     whole = jnp.asarray(leaves())
@@ -90,7 +90,7 @@ def summed_on(devices: int, *, how: Reduction, ordered: bool = True) -> tuple[Ar
     def update() -> tuple[Array, Array]:
         def leaf(step: Array) -> tuple[Array, Array]:
             rank = step * devices + lax.axis_index(AXIS)
-            return reduce_over_devices(whole[rank], devices=devices, how=how), rank
+            return reduce_over_devices(whole[rank], devices=devices, how=how, slices=slices), rank
 
         like = jnp.zeros((RANKS // devices, whole.shape[-1]), jnp.float32)
         total, met = sum_over_micro_steps(leaf, micro_steps=ranks.micro_steps, like=like, ordered=ordered)
@@ -108,6 +108,11 @@ def test_micro_steps_and_devices_add_up_to_the_tree_over_all_ranks(devices: int,
     total, met = summed_on(devices, how=how)
     assert bits(total) == bits(by_fixed_tree(leaves()))
     assert np.asarray(met).tolist() == np.arange(RANKS).reshape(-1, devices).tolist()
+
+
+@pytest.mark.parametrize(("devices", "slices"), [(8, 2), (8, 4), (4, 4), (4, 2)])
+def test_sums_inside_slices_and_then_between_them_are_the_same_tree(devices: int, slices: int) -> None:
+    assert bits(summed_on(devices, how="a2a", slices=slices)[0]) == bits(by_fixed_tree(leaves()))
 
 
 def test_micro_steps_added_in_sequence_have_other_bits() -> None:
@@ -131,6 +136,12 @@ def test_devices_read_each_row_once_and_a_micro_step_of_all_is_an_aligned_block(
 def test_a_number_of_devices_that_would_break_the_tree_is_refused(devices: int) -> None:
     with pytest.raises(ValueError, match=f"^{devices} devices cannot carry 8 virtual ranks"):
         Ranks(virtual=RANKS, devices=devices)
+
+
+@pytest.mark.parametrize("slices", [0, 3, 8])
+def test_a_number_of_slices_that_would_break_the_tree_is_refused(slices: int) -> None:
+    with pytest.raises(ValueError, match=f"^4 devices cannot be {slices} slices"):
+        Ranks(virtual=RANKS, devices=4, slices=slices)
 
 
 def params(lead: tuple[int, ...]) -> dict[str, NDArray[np.float32]]:
@@ -213,3 +224,51 @@ def test_gathered_weights_are_whole_and_their_gradient_is_the_sum_over_devices(d
         expected = by_fixed_tree(np.stack(scaled).astype(np.float32))
         assert sums[wire].dtype == jnp.float32
         assert bits(sums[wire]) == bits(expected), wire
+
+
+# --- parcels of one matrix each, as on TPUs ---
+
+APART = Pack(entries=tuple(WEIGHTS.items()), blocks=RANKS, together=False)
+
+
+def test_apart_each_matrix_keeps_its_columns_and_vectors_share_a_parcel() -> None:
+    packed = APART.pack(nested(params(())), dtypes=BFLOAT16)
+    shapes = {name: (array.shape, array.dtype.name) for name, array in packed.items()}
+    assert shapes == {
+        "float32": ((RANKS, 1), "float32"),
+        "attention.output": ((RANKS, 2, 12), "bfloat16"),
+        "embedding": ((RANKS, 3, 5), "float32"),
+        "head": ((RANKS, 1, 3), "bfloat16"),
+    }
+
+
+@pytest.mark.parametrize(("shards", "lead"), [(1, ()), (4, (3,)), (8, ())])
+def test_apart_a_shard_has_its_blocks_and_unpacking_undoes_it(shards: int, lead: tuple[int, ...]) -> None:
+    whole = params(lead)
+    all_blocks = APART.pack(nested(whole), dtypes=BFLOAT16)
+    cut = {path: np.split(whole[path], shards, axis=weight.cut) for path, weight in WEIGHTS.items()}
+    for shard in range(shards):
+        tree = nested({path: parts[shard] for path, parts in cut.items()})
+        packed = APART.pack(tree, dtypes=BFLOAT16)
+        mine = {name: np.split(np.asarray(rows), shards, axis=len(lead))[shard] for name, rows in all_blocks.items()}
+        assert_same(packed, mine)
+        assert_same(APART.unpack(packed), tree)
+
+
+def test_a_gradient_has_the_same_bits_whether_weights_travel_together_or_apart() -> None:
+    travel = Travel(devices=4, compute_dtype="bfloat16")
+    mesh = make_mesh(jax.devices()[:4])
+
+    def gradient(pack: Pack) -> Any:
+        packed = pack.pack(nested(params(())), dtypes=BFLOAT16)
+
+        def back(wire: dict[str, Array]) -> dict[str, Array]:
+            sink = jax.tree.map(lambda blocks: jnp.zeros(blocks.shape), wire)
+            weights, pull = jax.vjp(lambda sink: gather(travel, pack, wire, sink), sink)
+            return pull(jax.tree.map(lambda w: w * (lax.axis_index(AXIS) + 1).astype(w.dtype), weights))[0]
+
+        spec = PartitionSpec(AXIS)
+        mapped = jax.shard_map(back, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        return pack.unpack(jax.jit(mapped)(jax.device_put(packed, NamedSharding(mesh, spec))))
+
+    assert_same(gradient(APART), gradient(PACK))

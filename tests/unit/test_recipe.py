@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import sizes
 from orchestrator.cli.errors import BadInput
-from orchestrator.cli.recipe import RecipePage, page_of, shipped
+from orchestrator.cli.recipe import RecipePage, page_of
 from orchestrator.cli.token_files import resolve, total_bytes, with_mixes
 from orchestrator.contract.base import ContractError
+from orchestrator.contract.flops import flops_a_token
 from orchestrator.contract.recipe import Data, Model, Recipe
+from orchestrator.contract.shipped import shipped
 from tests.local.attempts import MODEL, stage_of, write_tokens
 from tests.unit.cli_folder import document, error_line, everstep
 from tests.unit.run_documents import recipe_of
@@ -25,7 +26,7 @@ def test_a_shipped_recipe_is_read_and_has_a_page(name: str) -> None:
     found = document(everstep("recipe", name, "--json"))
     assert isinstance(found, RecipePage)
     assert found.recipe == name
-    assert shipped()[name]
+    assert shipped()[name].is_file()
     printed = everstep("recipe", name)
     assert printed.exit_code == 0
     assert f"{found.parameters:,} parameters" in printed.stdout
@@ -56,8 +57,8 @@ def test_flops_count_every_product_and_what_each_layer_sees() -> None:
     seen = [sum(min(position + 1, window) for position in range(length)) / length for window in (3, length)]
     attention = sum(2 * 2 * 4 * positions for positions in seen)
     forward = SMALL.n_layers * products + attention + 2 * SMALL.d_model * SMALL.vocab_size
-    assert sizes.flops_a_token(SMALL, length=length) == pytest.approx(3 * forward)
-    assert sizes.flops_a_token(SMALL.model_copy(update={"sliding_window": 99}), length=2) < 3 * forward
+    assert flops_a_token(SMALL, length=length) == pytest.approx(3 * forward)
+    assert flops_a_token(SMALL.model_copy(update={"sliding_window": 99}), length=2) < 3 * forward
 
 
 def test_a_page_of_a_file_and_of_nothing(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_changed_trainer_is_refused(folder: CliFolder) -> None:
 
 def test_a_changed_leaf_plan_is_refused(folder: CliFolder) -> None:
     folder.submit()
-    folder.run["leaf_plans"] = {"cpu": {"remat": False}}
+    folder.run["leaf_plans"] = {"cpu": {"remat": "none"}}
     assert "another leaf_plans.cpu" in error_line(folder.submit())
 
 
@@ -420,7 +420,7 @@ def test_a_width_that_virtual_ranks_do_not_divide(folder: CliFolder) -> None:
     ("settings", "line"),
     [
         ({"attention": "magic"}, "run.yaml: leaf_plans.cpu: attention must be dense or chunked, not 'magic'"),
-        ({"tiles": 4}, "run.yaml: leaf_plans.cpu: unknown setting 'tiles'; known: remat, attention"),
+        ({"tiles": 4}, "run.yaml: leaf_plans.cpu: unknown setting 'tiles'; known: remat, scan, attention"),
         ({"attention": "chunked", "attention_chunk": 3}, "run.yaml: leaf_plans.cpu: attention_chunk 3 does not"),
     ],
 )
@@ -440,7 +440,7 @@ def test_a_leaf_plan_that_the_trainer_does_not_take_is_refused(
     ],
 )
 def test_a_check_that_does_not_answer_is_named_with_the_way_out(folder: CliFolder, check: list[str], line: str) -> None:
-    folder.run |= {"leaf_plans": {"cpu": {"remat": False}}, "check": check}
+    folder.run |= {"leaf_plans": {"cpu": {"remat": "none"}}, "check": check}
     assert line in error_line(folder.submit())
     folder.run["check"] = []
     assert folder.submit().exit_code == 0

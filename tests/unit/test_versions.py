@@ -21,7 +21,7 @@ SOFTWARE = versions.Software(packages=dict.fromkeys(versions.NUMERIC_PACKAGES, "
 
 def fingerprint(software: versions.Software = SOFTWARE, **environment: str) -> str:
     return versions.numerics_fingerprint(
-        software, {"remat": True}, processor="cpu:cpu", environment=ENVIRONMENT | environment
+        software, {"remat": "layer"}, processor="cpu:cpu", environment=ENVIRONMENT | environment
     )
 
 
@@ -55,7 +55,7 @@ def test_flags_and_threads_are_in_it(environment: dict[str, str]) -> None:
 def test_leaf_plan_and_processor_are_in_it() -> None:
     found = {
         versions.numerics_fingerprint(SOFTWARE, {"remat": remat}, processor=processor, environment=ENVIRONMENT)
-        for remat in (True, False)
+        for remat in ("layer", "none")
         for processor in ("cpu:cpu", "tpu:TPU v5", "tpu:TPU7x")
     }
     assert len(found) == 6
@@ -120,7 +120,7 @@ def test_executables_are_those_of_one_process_of_one_placement_on_one_kind_of_cp
 
     def key(*, stage: Stage = stage, placement: Placement = quarter, process: int | None = 0) -> str:
         return versions.executables_key(
-            {"remat": True},
+            {"remat": "layer"},
             model=recipe.model,
             stage=stage,
             processor="cpu:cpu",

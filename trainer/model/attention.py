@@ -1,26 +1,27 @@
 """Grouped-query attention with QK-norm, and the ways to compute its core.
 
 A *core* maps queries [batch, length, kv_heads, group, head_dim], keys and values [batch, length, kv_heads, head_dim]
-and the kind of the layer (bool scalar: global or sliding) to [batch, length, kv_heads, group, head_dim]. ``dense``
-builds all scores at once; ``chunked`` takes a block of queries at a time and, in a sliding layer, only the keys that
-the block can see. They differ in the order of sums, so they are different leaf plans with different bits. ``library``
-exists to show what happens without our rules: its softmax divides by a broadcast value.
+and the kind of the layer (global or sliding) to [batch, length, kv_heads, group, head_dim]. ``dense`` builds all scores
+at once; ``chunked`` takes a block of queries at a time and, in a sliding layer, only the keys that the block can see;
+``splash`` is a kernel for TPUs. They differ in the order of sums, so they are different leaf plans with different bits.
+``library`` exists to show what happens without our rules: its softmax divides by a broadcast value.
 """
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
+from jax.ad_checkpoint import checkpoint_name
 
 from orchestrator.contract.recipe import Model
 from trainer.model.layers import RMSNorm, parameter, project
-from trainer.model.rope import layer_angles, rotate
+from trainer.model.rope import IsGlobal, layer_angles, rotate
+from trainer.model.splash import splash
 from trainer.model.variant import Variant
-
-Core = Callable[[Array, Array, Array, Array], Array]
 
 MASKED = -1e30
 """Score of a pair that may not attend, or logit that may not count; finite, so that no difference of infinities can
@@ -92,28 +93,42 @@ def library(query: Array, key: Array, value: Array, *, window: int) -> Array:
     return out.reshape(query.shape)
 
 
-def core(variant: Variant, *, sliding_window: int, length: int, chunk: int) -> Core:
-    """The core of that name for both kinds of layer, so that all layers can be one body of a loop.
+@dataclass(frozen=True, kw_only=True)
+class Core:
+    """How queries, keys and values are mixed."""
 
-    ``dense`` takes the window as a value; the others depend on it in their shapes and branch.
+    mix: Callable[[Array, Array, Array, IsGlobal], Array]
+    takes_scaled_queries: bool = False
+    """Of products with keys of 1 / sqrt(head_dim) already: queries are scaled in fp32, before they are rounded."""
+
+
+def core(variant: Variant, *, sliding_window: int, length: int, chunk: int, interpret: bool = False) -> Core:
+    """The core of that name for both kinds of layer.
+
+    Where the kind is a value of the program, so that all layers can be one body of a loop, ``dense`` takes the window
+    as a value and the others, whose shapes depend on it, branch; ``splash`` wants to know it beforehand.
     """
     if variant == "dense":
 
-        def either(query: Array, key: Array, value: Array, is_global: Array) -> Array:
+        def either(query: Array, key: Array, value: Array, is_global: IsGlobal) -> Array:
             return dense(query, key, value, window=jnp.where(is_global, length, sliding_window))
 
-        return either
+        return Core(mix=either)
 
     def of_window(window: int) -> Callable[[Array, Array, Array], Array]:
         if variant == "chunked":
             return functools.partial(chunked, window=window, chunk=chunk)
+        if variant == "splash":
+            return functools.partial(splash, window=window, block=min(chunk, length), interpret=interpret)
         return functools.partial(library, window=window)
 
-    def branch(query: Array, key: Array, value: Array, is_global: Array) -> Array:
+    def branch(query: Array, key: Array, value: Array, is_global: IsGlobal) -> Array:
+        if isinstance(is_global, bool):
+            return of_window(length if is_global else sliding_window)(query, key, value)
         chosen = lax.cond(is_global, of_window(length), of_window(sliding_window), query, key, value)
         return jnp.asarray(chosen)
 
-    return branch
+    return Core(mix=branch, takes_scaled_queries=variant == "splash")
 
 
 class Attention(nnx.Module):
@@ -130,14 +145,17 @@ class Attention(nnx.Module):
         self.query_norm = RMSNorm(queries, eps=model.norm_eps)
         self.key_norm = RMSNorm(keys, eps=model.norm_eps)
 
-    def __call__(self, x: Array, is_global: Array, *, attend: Core) -> Array:
+    def __call__(self, x: Array, is_global: IsGlobal, *, attend: Core) -> Array:
         model, (batch, length, _) = self.model, x.shape
         queries, keys = model.n_heads * model.head_dim, model.n_kv_heads * model.head_dim
-        joined = project("bsd,dn->bsn", x, self.query_key_value[...], x.dtype)
+        joined = checkpoint_name(project("bsd,dn->bsn", x, self.query_key_value[...], x.dtype), "joined")
         query, key, value = jnp.split(joined, [queries, queries + keys], axis=-1)
         angles = layer_angles(model, length=length, is_global=is_global)
-        query = rotate(self.query_norm(query).reshape(batch, length, model.n_heads, model.head_dim), *angles)
+        scale = float(model.head_dim) ** -0.5 if attend.takes_scaled_queries else None
+        query = self.query_norm(query).reshape(batch, length, model.n_heads, model.head_dim)
+        query = rotate(query, *angles, scale=scale)
         key = rotate(self.key_norm(key).reshape(batch, length, model.n_kv_heads, model.head_dim), *angles)
         grouped = query.reshape(batch, length, model.n_kv_heads, -1, model.head_dim)
-        mixed = attend(grouped, key, value.reshape(key.shape), is_global).reshape(batch, length, -1)
-        return project("bsn,dn->bsd", mixed, self.output[...], x.dtype)
+        mixed = attend.mix(grouped, key, value.reshape(key.shape), is_global).reshape(batch, length, -1)
+        mixed = checkpoint_name(mixed, "mixed")
+        return jnp.asarray(checkpoint_name(project("bsn,dn->bsd", mixed, self.output[...], x.dtype), "attended"))

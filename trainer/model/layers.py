@@ -17,10 +17,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 Init = Literal["normal", "ones"]
 Wire = Literal["compute", "float32"]
+
+PRODUCTS = ("joined", "mixed", "attended", "gate_up", "down")
+"""Names of what costs matrix products to compute again: those of a layer, and its attention."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +133,10 @@ class SwiGLU(nnx.Module):
         self.down = parameter((d_model, d_ff), cut=-2)
 
     def __call__(self, x: Array) -> Array:
-        gate, up = jnp.split(project("bsd,df->bsf", x, self.gate_up[...], x.dtype), 2, axis=-1)
-        return project("bsf,df->bsd", jax.nn.silu(gate) * up, self.down[...], x.dtype)
+        both = checkpoint_name(project("bsd,df->bsf", x, self.gate_up[...], x.dtype), "gate_up")
+        gate, up = jnp.split(both, 2, axis=-1)
+        down = project("bsf,df->bsd", jax.nn.silu(gate) * up, self.down[...], x.dtype)
+        return jnp.asarray(checkpoint_name(down, "down"))
 
 
 class Embedding(nnx.Module):

@@ -5,6 +5,7 @@ that its size does not grow with depth; whether a layer is global is a value of 
 body. Weights arrive through ``gather``, a layer at a time, right where they are used.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,9 @@ from jax import Array, lax
 
 from orchestrator.contract.recipe import Model
 from trainer.model.attention import MASKED, Attention, Core, core
-from trainer.model.layers import Embedding, Head, RMSNorm, SwiGLU, Weight, metadata_of
-from trainer.model.variant import Variant
+from trainer.model.layers import PRODUCTS, Embedding, Head, RMSNorm, SwiGLU, Weight, metadata_of
+from trainer.model.rope import IsGlobal
+from trainer.model.variant import Remat, Scan, Variant
 
 Tree = Any
 """A nested dict with string keys; its leaves are arrays, or a ``Weight`` each."""
@@ -34,7 +36,7 @@ class Block(nnx.Module):
         self.mlp = SwiGLU(model.d_model, model.d_ff)
         self.mlp_norm = RMSNorm(model.d_model, eps=model.norm_eps)
 
-    def __call__(self, x: Array, is_global: Array, *, attend: Core) -> Array:
+    def __call__(self, x: Array, is_global: IsGlobal, *, attend: Core) -> Array:
         x = x + self.attention_norm(self.attention(x, is_global, attend=attend))
         return x + self.mlp_norm(self.mlp(x))
 
@@ -93,8 +95,10 @@ class LeafArithmetic:
     attention: Variant = "dense"
     attention_chunk: int = 0
     """Queries a block of ``chunked`` attention; divides the sequence length."""
-    remat: bool = True
-    """Recompute each layer in the backward pass instead of keeping its activations."""
+    remat: Remat = "layer"
+    scan: Scan = "layer"
+    interpret: bool = False
+    """Run kernels of TPUs as ordinary operations."""
 
 
 def logits(
@@ -121,13 +125,36 @@ def _layers(bones: Skeleton, stacked: Tree, x: Array, *, gather: Gather, arithme
         sliding_window=model.sliding_window,
         length=x.shape[1],
         chunk=arithmetic.attention_chunk,
+        interpret=arithmetic.interpret,
     )
 
-    def layer(x: Array, stored: tuple[Tree, Array]) -> tuple[Array, None]:
-        slice_, is_global = stored
-        return nnx.merge(bones.block, gather(slice_))(x, is_global, attend=attend), None
+    def layer(x: Array, stored: Tree, is_global: IsGlobal) -> Array:
+        y: Array = nnx.merge(bones.block, gather(stored))(x, is_global, attend=attend)
+        return y
 
+    if arithmetic.scan == "layer":
+        kinds = (jnp.arange(model.n_layers) + 1) % model.global_every == 0
+        recomputed = _recomputed(layer, arithmetic.remat)
+        return lax.scan(lambda x, one: (recomputed(x, *one), None), x, (stacked, kinds))[0]
+
+    def of_kind(is_global: bool) -> Callable[[Array, Tree], tuple[Array, None]]:
+        one = _recomputed(functools.partial(layer, is_global=is_global), arithmetic.remat)
+        return lambda x, stored: (one(x, stored), None)
+
+    def block(x: Array, stored: Tree) -> tuple[Array, None]:
+        sliding, last = (jax.tree.map(lambda array, part=part: array[part], stored) for part in (slice(-1), -1))
+        if model.global_every > 1:
+            x, _ = lax.scan(of_kind(False), x, sliding)
+        return of_kind(True)(x, last)
+
+    blocks = jax.tree.map(lambda array: array.reshape(-1, model.global_every, *array.shape[1:]), stacked)
+    return lax.scan(block, x, blocks)[0]
+
+
+def _recomputed(layer: Callable[..., Array], remat: Remat) -> Callable[..., Array]:
+    """The layer with a backward pass that computes again what ``remat`` says."""
+    if remat == "none":
+        return layer
+    policy = jax.checkpoint_policies.save_only_these_names(*PRODUCTS) if remat == "elementwise" else None
     # inside a scan the loop itself keeps the recomputation from being merged with the first computation
-    body = jax.checkpoint(layer, prevent_cse=False) if arithmetic.remat else layer
-    is_global = (jnp.arange(model.n_layers) + 1) % model.global_every == 0
-    return lax.scan(body, x, (stacked, is_global))[0]
+    return jax.checkpoint(layer, prevent_cse=False, policy=policy)

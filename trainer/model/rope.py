@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from orchestrator.contract.recipe import Model, Yarn
 
+IsGlobal = Array | bool
+"""The kind of a layer: a bool scalar of the program, or known beforehand."""
 Angles = tuple[ArrayLike, ArrayLike]
 """Cosines and sines, [length, head_dim / 2] each, fp32."""
 
 
-def layer_angles(model: Model, *, length: int, is_global: Array) -> Angles:
+def layer_angles(model: Model, *, length: int, is_global: IsGlobal) -> Angles:
     """Of a layer of this kind."""
     plain = rotary_angles(length, model.head_dim, theta=model.rope_theta)
     if model.rope_scaling is None:
@@ -22,6 +24,8 @@ def layer_angles(model: Model, *, length: int, is_global: Array) -> Angles:
     stretched = rotary_angles(length, model.head_dim, theta=model.rope_theta, yarn=model.rope_scaling)
     if model.rope_scaling.layers == "all":
         return stretched
+    if isinstance(is_global, bool):
+        return stretched if is_global else plain
     cosines, sines = (jnp.where(is_global, one, other) for one, other in zip(stretched, plain, strict=True))
     return cosines, sines
 
@@ -58,8 +62,9 @@ def _stretch(yarn: Yarn, head_dim: int, *, theta: float) -> NDArray[np.float64]:
     return ramp / yarn.factor + (1.0 - ramp)
 
 
-def rotate(x: Array, cosines: ArrayLike, sines: ArrayLike) -> Array:
-    """Turn x: [batch, length, heads, head_dim] by its positions, in fp32; the result has x's dtype."""
+def rotate(x: Array, cosines: ArrayLike, sines: ArrayLike, *, scale: float | None = None) -> Array:
+    """Turn x: [batch, length, heads, head_dim] by its positions, in fp32, and scale it; the result has x's dtype."""
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     cos, sin = jnp.asarray(cosines)[:, None, :], jnp.asarray(sines)[:, None, :]
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return (turned if scale is None else turned * scale).astype(x.dtype)

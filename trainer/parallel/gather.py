@@ -26,6 +26,7 @@ class Travel:
     """How weights travel, and gradients back."""
 
     devices: int
+    slices: int = 1
     compute_dtype: str
     leaf_dtype: LeafDtype = "compute"
     """Dtype of gradient leaves: that of the computation, or fp32 also where it computes in bf16 (weights still travel
@@ -48,12 +49,12 @@ class Travel:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def gather(travel: Travel, pack: Pack, wire: Packed, sink: Packed) -> Tree:
-    """Whole weights from this device's blocks ``wire`` [V/P, size], each in the dtype of its gradient leaf.
+    """Whole weights from this device's blocks ``wire`` [V/P, …], each in the dtype of its gradient leaf.
 
     The gradient leaves through ``sink``, fp32 of the same shapes (of the whole weights if it is reduced once), whose
     values do not matter: a gradient must have the dtype of what it belongs to, and what travels is narrower.
     """
-    whole = {name: _all_gather(blocks).astype(travel.leaf[name]) for name, blocks in wire.items()}
+    whole = {one.name: _all_gather(wire[one.name]).astype(travel.leaf[one.wire]) for one in pack.parcels}
     return pack.unpack(whole)
 
 
@@ -69,17 +70,17 @@ def _backward(travel: Travel, pack: Pack, _: None, leaves: Tree) -> tuple[None, 
     leaves = barrier(leaves) if travel.barriers else leaves
     packed = pack.pack(leaves, dtypes=travel.leaf)
     sums = {
-        name: reduce_over_devices(blocks, devices=travel.devices, how=travel.reduction)
+        name: reduce_over_devices(blocks, devices=travel.devices, slices=travel.slices, how=travel.reduction)
         for name, blocks in packed.items()
     }
     return None, barrier(sums) if travel.barriers else sums
 
 
-def reduce_once(sums: Packed) -> Packed:
-    """This device's blocks [*lead, V/P, size] of the sum over devices of whole ones [*lead, V, size]; fp32."""
+def reduce_once(sums: Packed, *, lead: int = 0) -> Packed:
+    """This device's blocks [*lead, V/P, …] of the sum over devices of whole ones [*lead, V, …]; fp32."""
 
     def scatter(whole: Array) -> Array:
-        return jnp.asarray(lax.psum_scatter(whole, AXIS, scatter_dimension=whole.ndim - 2, tiled=True))
+        return jnp.asarray(lax.psum_scatter(whole, AXIS, scatter_dimension=lead, tiled=True))
 
     return {name: scatter(whole) for name, whole in sums.items()}
 

@@ -17,12 +17,15 @@ from trainer.model.olmo3 import LeafArithmetic, Skeleton, logits
 from trainer.parallel.gather import Travel, gather, in_turn, reduce_once
 from trainer.parallel.packing import Pack, Packed
 from trainer.parallel.reduction import after, barrier, sum_over_micro_steps
+from trainer.parallel.scopes import SHARD
 
 Tree = Any
 ENDS, LAYERS = "ends", "layers"
 """The two packs: weights outside the layers, and those of one layer."""
 PackedModel = dict[str, Packed]
-"""Both packs; that of the layers is stacked, [n_layers, blocks, size]."""
+"""Both packs; that of the layers is stacked, [n_layers, blocks, …]."""
+LEAD = {ENDS: 0, LAYERS: 1}
+"""Axes before that of the blocks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,14 @@ class Leaf:
         return {**self.packs[ENDS].unpack(packed[ENDS]), LAYERS: layers}
 
 
+def by_block(packed: PackedModel) -> list[Array]:
+    """The values of each block in a row, [blocks, size], parcel by parcel."""
+    moved = [
+        jnp.moveaxis(array, LEAD[name], 0) for name, parcels in sorted(packed.items()) for array in parcels.values()
+    ]
+    return [array.reshape(array.shape[0], -1) for array in moved]
+
+
 class Sums(NamedTuple):
     """Over the leaves of a step."""
 
@@ -58,7 +69,7 @@ class Sums(NamedTuple):
     """fp32 [micro_steps, 2]: cross entropy and z-loss of this device's leaves."""
 
 
-def packs_of(bones: Skeleton, *, blocks: int) -> dict[str, Pack]:
+def packs_of(bones: Skeleton, *, blocks: int, together: bool) -> dict[str, Pack]:
     """The packs of a model, cut into V = ``blocks``."""
 
     def entries(tree: Tree, prefix: str = "") -> list[tuple[str, Weight]]:
@@ -69,7 +80,10 @@ def packs_of(bones: Skeleton, *, blocks: int) -> dict[str, Pack]:
 
     ends = entries({name: tree for name, tree in bones.weights.items() if name != LAYERS})
     layers = [(path, weight.of_one_layer) for path, weight in entries(bones.weights[LAYERS])]
-    return {ENDS: Pack(entries=tuple(ends), blocks=blocks), LAYERS: Pack(entries=tuple(layers), blocks=blocks)}
+    return {
+        name: Pack(entries=tuple(some), blocks=blocks, together=together)
+        for name, some in ((ENDS, ends), (LAYERS, layers))
+    }
 
 
 def loss_of(leaf: Leaf, wire: PackedModel, sink: PackedModel, tokens: Array) -> tuple[Array, Array]:
@@ -92,14 +106,16 @@ def loss_of(leaf: Leaf, wire: PackedModel, sink: PackedModel, tokens: Array) -> 
 def sum_of_leaves(leaf: Leaf, params: Tree, tokens: Array) -> Sums:
     """All leaves of this device, inside ``shard_map``; tokens [micro_steps, sequences, length]."""
     guard = barrier if leaf.travel.barriers else lambda value: value
-    packed = leaf.pack(params)
+    with jax.named_scope(SHARD):
+        packed = leaf.pack(params)
     times = leaf.travel.devices if leaf.travel.reduction == "native-once" else 1
 
-    def like(blocks: Array) -> Array:
-        *lead, here, size = blocks.shape
-        return jnp.zeros((*lead, here * times, size), jnp.float32)
+    def like(blocks: Array, lead: int) -> Array:
+        shape = list(blocks.shape)
+        shape[lead] *= times
+        return jnp.zeros(shape, jnp.float32)
 
-    zeros = jax.tree.map(like, packed)
+    zeros = {name: jax.tree.map(lambda b, name=name: like(b, LEAD[name]), packed[name]) for name in packed}
 
     def one(index: Array) -> tuple[PackedModel, Array]:
         rows = lax.dynamic_index_in_dim(tokens, index, axis=0, keepdims=False)
@@ -112,5 +128,5 @@ def sum_of_leaves(leaf: Leaf, params: Tree, tokens: Array) -> Sums:
     ordered = leaf.travel.reduction in ("a2a", "tree")
     gradient, parts = sum_over_micro_steps(one, micro_steps=tokens.shape[0], like=zeros, ordered=ordered)
     if leaf.travel.reduction == "native-once":
-        gradient = {name: reduce_once(sums) for name, sums in gradient.items()}
+        gradient = {name: reduce_once(sums, lead=LEAD[name]) for name, sums in gradient.items()}
     return Sums(gradient, parts)

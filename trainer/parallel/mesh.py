@@ -25,6 +25,8 @@ class Ranks:
 
     virtual: int
     devices: int
+    slices: int = 1
+    """Of equal size; devices of one stand next to each other, so that the tree is inside slices first, then across."""
 
     def __post_init__(self) -> None:
         if not is_power_of_two(self.devices) or self.devices > self.virtual:
@@ -32,6 +34,8 @@ class Ranks:
                 f"{self.devices} devices cannot carry {self.virtual} virtual ranks: P must be a power of two ≤ V; "
                 "choose another placement"
             )
+        if not is_power_of_two(self.slices) or self.slices > self.devices:
+            raise ValueError(f"{self.devices} devices cannot be {self.slices} slices: use a power of two of them")
 
     @property
     def micro_steps(self) -> int:

@@ -1,21 +1,17 @@
 """The gradient as V canonical rows, and its global norm, from sums that do not depend on the mesh."""
 
-from typing import Any
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from trainer.parallel.mesh import AXIS
 from trainer.parallel.reduction import barrier, pairwise_sum
 
-Tree = Any
 
-
-def canonical_rows(packed: Tree) -> Array:
-    """Packs [*lead, V/P, size] side by side: [V/P, N/V], rows d · V/P … of [V, N/V] on device d."""
-    flat = [jnp.moveaxis(pack, -2, 0).reshape(pack.shape[-2], -1) for pack in jax.tree.leaves(packed)]
-    return jnp.concatenate(flat, axis=1)
+def canonical_rows(parts: Sequence[Array]) -> Array:
+    """What each block has of every parcel, side by side: [V/P, N/V], rows d · V/P … of [V, N/V] on device d."""
+    return jnp.concatenate(list(parts), axis=1)
 
 
 def global_norm(rows: Array) -> Array:

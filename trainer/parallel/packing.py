@@ -1,12 +1,17 @@
-"""Weights that travel together: one flat array of V canonical blocks for each wire dtype.
+"""Weights that travel together: arrays of V canonical blocks.
 
 Every weight has an axis that V divides. A *pack* cuts the weights of one tree (those of a layer, or those outside the
-layers) along these axes into V blocks and lays the v-th blocks of all of them side by side: an array [V, size], of
-which device d of P holds rows d · V/P …. So a layer is gathered, and its gradient reduced, in one collective for each
-wire dtype instead of one a weight, and everything that sums over a gradient has one loop over canonical blocks.
+layers) along these axes into V blocks and lays them into *parcels*, of which device d of P holds blocks d · V/P …, so
+that a parcel is gathered, and its gradient reduced, in one collective.
+
+``together`` makes one parcel for each wire dtype, [V, size], with the v-th blocks of all its weights side by side:
+few collectives, and one loop over canonical blocks for everything that sums over a gradient, which is what CPUs want.
+On a TPU that would move every weight between a flat layout and the tiles of a matrix, many times a step; there
+(``together=False``) each matrix is a parcel of its own, [V, rows, columns], whose tiles stay as they are.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, get_args
 
@@ -19,9 +24,20 @@ from trainer.model.layers import Weight, Wire
 Tree = Any
 """A nested dict with string keys."""
 Packed = dict[str, Array]
-"""By ``Wire``: [*lead, blocks, size], where lead is [n_layers] for stacked layers and else empty."""
+"""By parcel: [*lead, blocks, …], where lead is [n_layers] for stacked layers and else empty."""
 
 WIRES: tuple[Wire, ...] = get_args(Wire)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parcel:
+    """What travels as one array."""
+
+    name: str
+    wire: Wire
+    entries: tuple[tuple[str, Weight], ...]
+    flat: bool
+    """[V, size]; else the one weight's blocks, with their axes in its order but the one that is cut first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,44 +47,57 @@ class Pack:
     entries: tuple[tuple[str, Weight], ...]
     blocks: int
     """V."""
+    together: bool = True
+
+    @cached_property
+    def parcels(self) -> tuple[Parcel, ...]:
+        alone = () if self.together else tuple(entry for entry in self.entries if len(entry[1].shape) > 1)
+        rest = {wire: tuple(e for e in self.entries if e[1].wire == wire and e not in alone) for wire in WIRES}
+        flat = [Parcel(name=wire, wire=wire, entries=some, flat=True) for wire, some in rest.items() if some]
+        own = [Parcel(name=e[0].replace("/", "."), wire=e[1].wire, entries=(e,), flat=False) for e in alone]
+        return (*flat, *own)
 
     def pack(self, tree: Tree, *, dtypes: dict[str, DTypeLike]) -> Packed:
         """Arrays of the tree (whole or shards of P devices, stacked or not) → blocks of the wires' dtypes."""
-        return {
-            wire: jnp.concatenate(
-                [
-                    self._flat(_at(tree, path), weight).astype(dtypes[wire])
-                    for path, weight in self.entries
-                    if weight.wire == wire
-                ],
-                axis=-1,
-            )
-            for wire in WIRES
-        }
+
+        def array(parcel: Parcel) -> Array:
+            blocks = [self._blocks(_at(tree, path), weight) for path, weight in parcel.entries]
+            blocks = [block.astype(dtypes[parcel.wire]) for block in blocks]
+            if not parcel.flat:
+                return blocks[0]
+            lead = _at(tree, parcel.entries[0][0]).ndim - len(parcel.entries[0][1].shape)
+            return jnp.concatenate([block.reshape(*block.shape[: lead + 1], -1) for block in blocks], axis=-1)
+
+        return {parcel.name: array(parcel) for parcel in self.parcels}
 
     def unpack(self, packed: Packed) -> Tree:
         """The inverse: a nested dict; cut axes have the length that the number of blocks in ``packed`` gives them."""
         tree: Tree = {}
-        offsets = dict.fromkeys(packed, 0)
-        for path, weight in self.entries:
-            start = offsets[weight.wire]
-            offsets[weight.wire] += prod(weight.shape) // self.blocks
-            flat = packed[weight.wire][..., start : offsets[weight.wire]]
-            _put(tree, path, self._shaped(flat, weight))
+        for parcel in self.parcels:
+            array, start = packed[parcel.name], 0
+            for path, weight in parcel.entries:
+                part = array
+                if parcel.flat:
+                    stop = start + prod(weight.shape) // self.blocks
+                    part, start = array[..., start:stop], stop
+                    part = part.reshape(*part.shape[:-1], *self._block_shape(weight))
+                _put(tree, path, self._shaped(part, weight))
         return tree
 
-    def _flat(self, array: Array, weight: Weight) -> Array:
+    def _block_shape(self, weight: Weight) -> tuple[int, ...]:
+        cut = weight.cut % len(weight.shape)
+        return (weight.cut_length // self.blocks, *weight.shape[:cut], *weight.shape[cut + 1 :])
+
+    def _blocks(self, array: Array, weight: Weight) -> Array:
+        """[*lead, blocks here, …]."""
         lead = array.ndim - len(weight.shape)
         cut_first = jnp.moveaxis(array, weight.cut, lead)
-        rows_a_block = weight.cut_length // self.blocks
-        return cut_first.reshape(*array.shape[:lead], cut_first.shape[lead] // rows_a_block, -1)
+        return cut_first.reshape(*array.shape[:lead], -1, *self._block_shape(weight))
 
-    def _shaped(self, flat: Array, weight: Weight) -> Array:
-        *lead, blocks, _ = flat.shape
-        cut = weight.cut % len(weight.shape)
-        others = (*weight.shape[:cut], *weight.shape[cut + 1 :])
-        cut_first = flat.reshape(*lead, blocks * (weight.cut_length // self.blocks), *others)
-        return jnp.moveaxis(cut_first, len(lead), weight.cut)
+    def _shaped(self, blocks: Array, weight: Weight) -> Array:
+        lead = blocks.ndim - len(weight.shape) - 1
+        joined = blocks.reshape(*blocks.shape[:lead], -1, *blocks.shape[lead + 2 :])
+        return jnp.moveaxis(joined, lead, weight.cut)
 
 
 def _at(tree: Tree, path: str) -> Array:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 from orchestrator.contract.recipe import Model, Stage
-from trainer.model.variant import Variant
+from trainer.model.variant import Remat, Scan, Variant
 
 LeafDtype = Literal["compute", "float32"]
 Reduction = Literal["a2a", "tree", "native", "native-once"]
@@ -17,12 +17,12 @@ class StepPlan:
 
     model: Model
     stage: Stage
-    remat: bool = True
-    """Recompute each layer in the backward pass."""
+    remat: Remat = "layer"
+    scan: Scan = "layer"
     attention: Variant = "dense"
-    """``dense`` or ``chunked``: different orders of sums, so different bits. ``library``: negative control."""
+    """``dense``, ``chunked``, ``splash``: other orders of sums, so other bits. ``library``: negative control."""
     attention_chunk: int = 512
-    """Queries a block of chunked attention."""
+    """Queries a block of chunked attention and of splash attention, whose blocks of keys are as large."""
     leaf_dtype: LeafDtype = "compute"
     """Dtype of gradient leaves; ``float32`` keeps them unrounded at twice the bytes on the wire."""
     reduction: Reduction = "a2a"
@@ -33,11 +33,13 @@ class StepPlan:
     """False: negative control."""
 
     def __post_init__(self) -> None:
-        if self.attention == "chunked" and self.stage.sequence_length % self.attention_chunk:
+        if self.attention in ("chunked", "splash") and self.stage.sequence_length % self.attention_chunk:
             raise ValueError(
                 f"attention_chunk {self.attention_chunk} does not divide sequence_length "
                 f"{self.stage.sequence_length} of stage {self.stage.name}; choose a divisor in the leaf plan"
             )
+        if self.attention == "splash" and self.scan == "layer":
+            raise ValueError("attention splash needs to know a layer's kind: set scan to block in the leaf plan")
 
     @classmethod
     def from_leaf_settings(cls, model: Model, stage: Stage, *, settings: Mapping[str, Any]) -> Self:
@@ -58,8 +60,9 @@ class StepPlan:
 
 
 SETTINGS: dict[str, type | tuple[str, ...]] = {
-    "remat": bool,
-    "attention": ("dense", "chunked"),
+    "remat": get_args(Remat),
+    "scan": get_args(Scan),
+    "attention": ("dense", "chunked", "splash"),
     "attention_chunk": int,
     "leaf_dtype": get_args(LeafDtype),
     "reduction": ("a2a", "tree"),

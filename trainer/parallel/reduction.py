@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from trainer.parallel.mesh import AXIS
 from trainer.parallel.plan import Reduction
+from trainer.parallel.scopes import REDUCTION
 
 Tree = Any
 
@@ -35,14 +36,27 @@ PASSES_OFF = (
 """Passes of XLA's CPU compiler, by their own names; see ``compiler_options``."""
 
 
-def compiler_options(platform: str) -> dict[str, str]:
-    """Options under which every exact program is compiled.
+OVERLAPPED = {
+    "xla_tpu_prefer_async_allgather_to_allreduce": "true",
+    "xla_tpu_enable_sparse_core_collective_offload_all_gather": "true",
+    "xla_tpu_enable_sparse_core_collective_offload_dense_all_to_all": "true",
+}
+"""Collectives run on the SparseCore, beside the matrix products; and on a full torus gathers of weights stay gathers,
+where the compiler else makes them all-reduces of padded shards, of twice the bytes."""
+TPU_OPTIONS: dict[str, dict[str, str | bool]] = {"TPU7x": {**OVERLAPPED}, "TPU v5": {**OVERLAPPED}}
+"""By the kind of device, as JAX names it (v5p is ``TPU v5``)."""
+
+
+def compiler_options(platform: str, kind: str = "") -> dict[str, str | bool]:
+    """Options under which every exact program is compiled for devices of this platform and kind.
 
     XLA's CPU pipeline of JAX 0.10 drops barriers before it fuses, so that a sum at the end of a leaf is fused with
     whatever takes it; it moves constants of a leaf out of the loop over micro-steps, if there is one; and it compiles
     a loop that is small as a whole in another way. Each changes the order of sums with P. Without these passes
     barriers hold to the end, and a leaf is the same in a loop and alone.
     """
+    if platform == "tpu":
+        return TPU_OPTIONS.get(kind, {})
     if platform != "cpu" or not DROPS_BARRIERS_EARLY:
         return {}
     return {"xla_disable_hlo_passes": ",".join(PASSES_OFF)}
@@ -89,9 +103,10 @@ _WORDS: dict[int, Any] = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}
 
 def pairwise_sum(values: Array) -> Array:
     """Sum over the first axis, whose length is a power of two, by the fixed tree."""
-    while values.shape[0] > 1:
-        pairs = values.reshape(values.shape[0] // 2, 2, *values.shape[1:])
-        values = pairs[:, 0] + pairs[:, 1]
+    with jax.named_scope(REDUCTION):
+        while values.shape[0] > 1:
+            pairs = values.reshape(values.shape[0] // 2, 2, *values.shape[1:])
+            values = pairs[:, 0] + pairs[:, 1]
     return values[0]
 
 
@@ -101,19 +116,32 @@ def by_rank(values: Array) -> Array:
     return jnp.asarray(gathered.reshape(-1, *values.shape[1:]))
 
 
-def reduce_over_devices(whole: Array, *, devices: int, how: Reduction) -> Array:
+def reduce_over_devices(whole: Array, *, devices: int, how: Reduction, slices: int = 1) -> Array:
     """This device's rows of the fp32 sum over devices of ``whole`` [V, …]; device d owns rows d · V/P …."""
     if how == "native-once":
         return whole.astype(jnp.float32)
     if how == "native":
         return jnp.asarray(lax.psum_scatter(whole.astype(jnp.float32), AXIS, scatter_dimension=0, tiled=True))
     parts = whole.reshape(devices, -1, *whole.shape[1:])
-    return _all_to_all(parts) if how == "a2a" else _halving(parts, devices)
+    with jax.named_scope(REDUCTION):
+        if how == "tree":
+            return _halving(parts, devices)
+        return _all_to_all(parts) if slices == 1 else _all_to_all_by_slice(parts, slices)
 
 
-def _all_to_all(parts: Array) -> Array:
-    leaves = lax.all_to_all(parts, AXIS, split_axis=0, concat_axis=0)
+def _all_to_all(parts: Array, *, groups: list[list[int]] | None = None) -> Array:
+    """[devices of a group, …], a part for each → the sum of the parts for this device."""
+    leaves = lax.all_to_all(parts, AXIS, split_axis=0, concat_axis=0, axis_index_groups=groups)
     return pairwise_sum(leaves.astype(jnp.float32))
+
+
+def _all_to_all_by_slice(parts: Array, slices: int) -> Array:
+    """Inside each slice first, by its fast network; what goes between slices is one sum a slice."""
+    inside = parts.shape[0] // slices
+    neighbours = [[s * inside + i for i in range(inside)] for s in range(slices)]
+    counterparts = [[s * inside + i for s in range(slices)] for i in range(inside)]
+    by_owner = jnp.swapaxes(parts.reshape(slices, inside, *parts.shape[1:]), 0, 1)
+    return _all_to_all(_all_to_all(by_owner, groups=neighbours), groups=counterparts)
 
 
 def _halving(parts: Array, devices: int) -> Array:
@@ -143,7 +171,8 @@ def sum_over_micro_steps(
     """
 
     def add(total: Tree, term: Tree) -> Tree:
-        return jax.tree.map(jnp.add, total, term)
+        with jax.named_scope(REDUCTION):
+            return jax.tree.map(jnp.add, total, term)
 
     start = jax.tree.map(lambda a: jnp.full(a.shape, -0.0, jnp.float32), like)
 

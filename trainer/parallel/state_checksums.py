@@ -45,7 +45,7 @@ class StateChecksums:
             self._kinds.setdefault(kind, []).append(path)
         self._executables: Executables = {}
 
-    def compiled(self, options: dict[str, str]) -> dict[str, jax.stages.Compiled]:
+    def compiled(self, options: dict[str, str | bool]) -> dict[str, jax.stages.Compiled]:
         """The programs, for ``use``."""
         found = {}
         for kind, paths in self._kinds.items():
