@@ -110,6 +110,7 @@ class Program:
         self.plan = plan
         self.mesh = mesh
         device = mesh.devices.flat[0]
+        _check_order(plan, platform=device.platform, processes=jax.process_count())
         self.compiler_options = compiler_options(device.platform, device.device_kind) if plan.barriers else {}
         self.ranks = Ranks(virtual=plan.stage.virtual_ranks, devices=mesh.devices.size, slices=slices)
         self._leaf = _leaf_of(plan, self.ranks, platform=device.platform)
@@ -230,6 +231,12 @@ class Program:
             check_vma=False,
         )
         return jax.jit(mapped, donate_argnums=0)
+
+
+def _check_order(plan: StepPlan, *, platform: str, processes: int) -> None:
+    """Raises ValueError: processes might begin collectives of two loops in different orders, and wait for ever."""
+    if plan.scan == "block" and platform == "cpu" and processes > 1:
+        raise ValueError("scan block is for TPUs: CPU processes need scan layer in the leaf plan of their generation")
 
 
 def _whole(index: Index) -> tuple[slice, ...]:

@@ -6,6 +6,7 @@ Exit codes: 0 answered, also where the step does not fit; 2 the question cannot 
 error. With ``--text`` the compiled program's text is kept.
 """
 
+import importlib.util
 import os
 import re
 import sys
@@ -92,6 +93,8 @@ def _devices(topology: Topology) -> "list[jax.Device]":
     from jax.errors import JaxRuntimeError
     from jax.experimental import topologies
 
+    if importlib.util.find_spec("libtpu") is None:
+        raise ContractError("the TPU compiler is not installed: pip install 'everstep[preflight]'")
     several = {"num_slices": topology.slices} if topology.slices > 1 else {}
     name = f"{topology.generation}:{topology.chips}"
     try:
