@@ -32,7 +32,7 @@ test: environment programs ## unit, simulation, storage and local tests (PYTEST_
 	@$(bin)/python -m pytest $(PYTEST_FLAGS)
 
 programs: ## build the servers that tests run against, into ~/.cache/everstep; needs Go
-	@$(PYTHON) tests/storage/build.py
+	@$(PYTHON) tests/programs/build.py
 
 simulate: environment ## the planner and controller against SEEDS fault schedules, on all cores
 	@$(bin)/python -m pytest tests/simulation --seeds $(SEEDS) --numprocesses auto $(PYTEST_FLAGS)
