@@ -1,0 +1,83 @@
+"""One program of the control plane, that tests start, stop, kill, pause and start again."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.cluster.mortal import mortal
+
+READY_SECONDS = 120.0
+"""Until ready; a machine with two cores that compiles at the same time is slow."""
+POLL_SECONDS = 0.05
+STOP_SECONDS = 30.0
+SHOWN_OF_LOG = 4000
+
+
+class NotReady(Exception):
+    """A program ended or was silent for too long; with the end of its log."""
+
+
+@dataclass
+class Component:
+    name: str
+    command: Sequence[str | Path]
+    log: Path
+    ready: Callable[[], bool]
+    """Whether it answers as ready now; a question that may be asked at any time."""
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        """Begin; ``wait_until_ready`` waits."""
+        assert not self.running, f"{self.name} runs already"
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                mortal(self.command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait_until_ready(self) -> None:
+        """Raises NotReady."""
+        deadline = time.monotonic() + READY_SECONDS
+        while not self.ready():
+            if not self.running:
+                assert self._process is not None
+                raise NotReady(f"{self.name} ended with {self._process.returncode}; {self._end_of_log()}")
+            if time.monotonic() > deadline:
+                raise NotReady(f"{self.name} was not ready within {READY_SECONDS:.0f} s; {self._end_of_log()}")
+            time.sleep(POLL_SECONDS)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """As an administrator does; killed if that takes too long."""
+        if self._process is None or not self.running:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """At once, whether paused or not."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def pause(self) -> None:
+        """It keeps its connections and answers nothing: what a hung machine looks like."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, f"{self.name} was never started"
+        self._process.send_signal(number)
+
+    def _end_of_log(self) -> str:
+        return f"the end of {self.log}:\n{self.log.read_text(errors='replace')[-SHOWN_OF_LOG:]}"
