@@ -1,7 +1,7 @@
 """The Kubernetes API over plain HTTPS: enough for the fabric and its tests.
 
-Not the official client that the product uses: a kubelet for every host has to be small (that client takes 40 MB and most
-of a second to import), and a test should not look at the cluster through the code it tests.
+Not the official client that the product uses: a kubelet for every host has to be small (that client takes 40 MB and
+most of a second to import), and a test should not look at the cluster through the code it tests.
 """
 
 import contextlib

@@ -55,7 +55,7 @@ class Authority:
         return path
 
     def _unsigned(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder(issuer_name=self._name, subject_name=subject, public_key=key.public_key())
             .serial_number(x509.random_serial_number())

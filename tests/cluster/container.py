@@ -1,7 +1,7 @@
 """EMULATION of a container runtime, of cluster DNS and of GKE's TPU webhook: what a pod's process is given.
 
-A container is a process on this machine, with the environment of its pod and volumes that are folders. Nothing of this is
-GKE's code: the names and values are those that its documentation and JAX's own cluster detection name.
+A container is a process on this machine, with the environment of its pod and volumes that are folders. Nothing of this
+is GKE's code: the names and values are those that its documentation and JAX's own cluster detection name.
 """
 
 import math
@@ -175,5 +175,3 @@ def _in_volumes(text: str, volumes: Mapping[str, Path]) -> str:
     for mount, folder in volumes.items():
         text = re.sub(rf"(^|[=:,]){re.escape(mount)}(?=/|$|[:,])", lambda found, to=folder: f"{found[1]}{to}", text)
     return text
-
-

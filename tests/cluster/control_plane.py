@@ -1,7 +1,7 @@
 """A real Kubernetes control plane of processes on loopback: no container, no emulated API.
 
-etcd, kube-apiserver, kube-controller-manager, kube-scheduler and JobSet, in a folder and at an address of their own. Each
-can be stopped, killed, paused and started again by name while the others run. Nodes are ``fabric``'s business.
+etcd, kube-apiserver, kube-controller-manager, kube-scheduler and JobSet, in a folder and at an address of their own.
+Each can be stopped, killed, paused and started again by name while the others run. Nodes are ``fabric``'s business.
 """
 
 import contextlib
@@ -22,7 +22,14 @@ from tests.cluster.loopback import LoopbackNetwork
 from tests.programs.build import built
 
 ADMIN = "admin"
-NOT_HERE = ("endpoints", "endpointslice", "endpointslice-mirroring", "persistentvolume-binder", "cronjob", "serviceaccount")
+NOT_HERE = (
+    "endpoints",
+    "endpointslice",
+    "endpointslice-mirroring",
+    "persistentvolume-binder",
+    "cronjob",
+    "serviceaccount",
+)
 """Controllers that would work for nobody: there is no network, no volume, and pods get no token."""
 
 
@@ -45,7 +52,9 @@ class ControlPlane:
         self._authority = Authority(folder)
         self._files = itertools.count()
         self.namespaces = itertools.count(1)
-        self._ports = {name: network.free_port() for name in ("etcd", "peer", "api", "manager", "scheduler", "webhook", "health")}
+        self._ports = {
+            name: network.free_port() for name in ("etcd", "peer", "api", "manager", "scheduler", "webhook", "health")
+        }
         self.admin = self.user(ADMIN, groups=("system:masters",))
         self.api = Api(self.admin)
         self._authority.issue("server", name="server", address=network.control_plane)
@@ -155,7 +164,9 @@ class ControlPlane:
         settings = self.folder / "jobset.json"
         webhooks = (self.network.control_plane, self._ports["webhook"])
         settings.write_text(jobset.configuration(webhooks=webhooks, certificates=certificates, health=health))
-        return self._component("jobset", {"config": settings, "kubeconfig": self.admin}, health=f"http://{health}/readyz")
+        return self._component(
+            "jobset", {"config": settings, "kubeconfig": self.admin}, health=f"http://{health}/readyz"
+        )
 
     def _client(self, port: str) -> dict[str, object]:
         """Flags of a program that works through the API and serves its own health."""
@@ -174,9 +185,7 @@ class ControlPlane:
     def _address(self, port: str) -> str:
         return f"{self.network.control_plane}:{self._ports[port]}"
 
-    def _component(
-        self, name: str, flags: Mapping[str, object], *, health: str, of: str | None = None
-    ) -> Component:
+    def _component(self, name: str, flags: Mapping[str, object], *, health: str, of: str | None = None) -> Component:
         return Component(
             name,
             command=[built(name, of=of), *(f"--{flag}={value}" for flag, value in flags.items())],
@@ -185,7 +194,6 @@ class ControlPlane:
         )
 
     def _trust(self) -> ssl.SSLContext:
-        folder = self._authority.folder
         context = ssl.create_default_context(cafile=self._authority.certificate)
         context.load_cert_chain(self.admin.with_suffix(".crt"), self.admin.with_suffix(".key"))
         return context

@@ -217,16 +217,17 @@ class Fabric:
                 )
         return not pods and not self.api.items(JOBSETS.format(self.namespace))
 
-    def _make_host(
-        self, node: str, *, labels: Mapping[str, str], chips: int, environment: Mapping[str, str]
-    ) -> None:
+    def _make_host(self, node: str, *, labels: Mapping[str, str], chips: int, environment: Mapping[str, str]) -> None:
         folder = self.folder / "hosts" / node
         folder.mkdir(parents=True)
         resources = {TPU: str(chips), "cpu": "64", "memory": "256Gi", "ephemeral-storage": "256Gi", "pods": "15"}
         registration = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": node, "labels": {"kubernetes.io/hostname": node, "kubernetes.io/os": "linux", **labels}},
+            "metadata": {
+                "name": node,
+                "labels": {"kubernetes.io/hostname": node, "kubernetes.io/os": "linux", **labels},
+            },
             "spec": {"taints": [TAINT]},
             "status": {"capacity": resources, "allocatable": resources},
         }
@@ -246,7 +247,9 @@ class Fabric:
 
     def _story(self) -> str:
         """What a person would look at first."""
-        nodes = [f"{node['metadata']['name']}: Ready {condition(node, 'Ready')}" for node in self.api.items("/api/v1/nodes")]
+        nodes = [
+            f"{node['metadata']['name']}: Ready {condition(node, 'Ready')}" for node in self.api.items("/api/v1/nodes")
+        ]
         pods = [
             f"{pod['metadata']['name']} on {pod['spec'].get('nodeName')}: {json.dumps(pod['status'])}"
             for pod in self.pods()
@@ -322,9 +325,7 @@ def jobset(
 
 
 @contextlib.contextmanager
-def running(
-    plane: ControlPlane, folder: Path, *, environment: Mapping[str, str] | None = None
-) -> Iterator[Fabric]:
+def running(plane: ControlPlane, folder: Path, *, environment: Mapping[str, str] | None = None) -> Iterator[Fabric]:
     """No pool yet, in the empty ``folder``. ``environment`` is what every container gets besides its pod's own."""
     namespace = f"test-{next(plane.namespaces)}"
     plane.api.create("/api/v1/namespaces", {"metadata": {"name": namespace}})

@@ -2,8 +2,8 @@
 
     python -m tests.cluster.kubelet --kubeconfig FILE --node NAME --folder FOLDER --registration FILE …
 
-To the control plane it is a kubelet: it registers its Node, renews its Lease, takes the pods that the scheduler binds to
-it, reports what becomes of them and honours their deletion. Killed with its processes, it is a lost host.
+To the control plane it is a kubelet: it registers its Node, renews its Lease, takes the pods that the scheduler binds
+to it, reports what becomes of them and honours their deletion. Killed with its processes, it is a lost host.
 """
 
 import argparse
@@ -160,7 +160,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kubeconfig", required=True, type=Path)
     parser.add_argument("--node", required=True)
     parser.add_argument("--address", required=True, help="of the host and of its pods")
-    parser.add_argument("--folder", required=True, type=Path, help="absolute; the host's files, its pods' in pods/<uid>/")
+    parser.add_argument(
+        "--folder", required=True, type=Path, help="absolute; the host's files, its pods' in pods/<uid>/"
+    )
     parser.add_argument("--registration", required=True, type=Path, help="the Node to register, as JSON")
     parser.add_argument("--names", required=True, type=Path, help="folder in place of DNS, the cluster's own")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="in place of an image's")

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 @dataclass
@@ -87,7 +87,9 @@ class PodWorker:
 
     def _admit(self) -> None:
         if asks_for_tpu(self.pod) and (self.host / BROKEN_DEVICES).exists():
-            message = "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices"
+            message = (
+                "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices"
+            )
             self._patch({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message})
             return
         image = self.pod["spec"]["containers"][0].get("image", "")
@@ -119,7 +121,9 @@ class PodWorker:
         kill_marked(MARK, self._folder)  # with its first process a container ends
         code = process.wait()
         code = code if code >= 0 else 128 - code
-        self._report("Failed" if code else "Succeeded", {"terminated": self._ended(code, "Error" if code else "Completed")})
+        self._report(
+            "Failed" if code else "Succeeded", {"terminated": self._ended(code, "Error" if code else "Completed")}
+        )
 
     def _until_ended(self, process: subprocess.Popen[bytes]) -> None:
         """SIGTERM goes to the first process alone, as a container runtime sends it; SIGKILL to all of them."""
