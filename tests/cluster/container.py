@@ -173,5 +173,6 @@ def _volumes(pod: Document, folder: Path) -> dict[str, Path]:
 def _in_volumes(text: str, volumes: Mapping[str, Path]) -> str:
     """Paths below a mount path, at the start of a word or after = : or , lead to the volume's folder."""
     for mount, folder in volumes.items():
-        text = re.sub(rf"(^|[=:,]){re.escape(mount)}(?=/|$|[:,])", lambda found, to=folder: f"{found[1]}{to}", text)
+        to = str(folder).replace("\\", r"\\")
+        text = re.sub(rf"(^|[=:,]){re.escape(mount)}(?=/|$|[:,])", rf"\g<1>{to}", text)
     return text

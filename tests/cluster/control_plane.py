@@ -101,7 +101,7 @@ class ControlPlane:
 
     def end(self) -> None:
         """Whatever runs, the newest first."""
-        for component in reversed(self.components.values()):
+        for component in reversed(list(self.components.values())):
             component.kill()
 
     def _etcd(self) -> Component:

@@ -5,6 +5,7 @@ What happens to hosts on GKE, a test does here by name: ``kill_host``, ``delete_
 """
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -89,14 +90,14 @@ class Fabric:
             self._make_host(node, labels=labels, chips=chips, environment=environment)
             self.start_host(node)
         for node in made:
-            self.until(lambda node=node: self.is_ready(node), f"{node} is ready")
+            self.until(functools.partial(self.is_ready, node), f"{node} is ready")
         return made
 
     def start_host(self, node: str) -> None:
         """Start a machine that is off; it registers its node if there is none of its name. Does not wait."""
         host = self.hosts[node]
         assert host.process is None, f"{node} runs already"
-        command = [
+        command: list[str | Path] = [
             *(sys.executable, "-m", "tests.cluster.kubelet", "--node", node, "--kubeconfig", host.kubeconfig),
             *("--address", host.address, "--folder", host.folder, "--names", self._names),
             *("--registration", host.folder / "node.json"),
@@ -172,9 +173,9 @@ class Fabric:
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
     def log(self, pod: Document) -> str:
-        """What its container printed, also after the pod is gone."""
-        folder = self.hosts[pod["spec"]["nodeName"]].folder
-        return (folder / "pods" / pod["metadata"]["uid"] / "log").read_text(errors="replace")
+        """What its container printed, also after the pod is gone; nothing before its start."""
+        path = self.hosts[pod["spec"]["nodeName"]].folder / "pods" / str(pod["metadata"]["uid"]) / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def submit(self, jobset: Document) -> Document:
         return self.api.create(JOBSETS.format(self.namespace), jobset)
@@ -185,7 +186,7 @@ class Fabric:
     def delete_jobset(self, name: str) -> None:
         self.api.delete(f"{JOBSETS.format(self.namespace)}/{name}", propagationPolicy="Foreground")
 
-    def until(self, look: Callable[[], T], what: str, *, seconds: float = WAIT_SECONDS) -> T:
+    def until(self, look: Callable[[], T | None], what: str, *, seconds: float = WAIT_SECONDS) -> T:
         """Look until it is true of something, which is returned. Raises TimeoutError with the state of the cluster."""
         deadline = time.monotonic() + seconds
         while not (seen := look()):

@@ -1,9 +1,10 @@
 """All processes of a container or host, found by the mark in their environment and ended together."""
 
+import contextlib
 import os
+import select
+import signal
 from pathlib import Path
-
-from orchestrator.agent.process import ProcessIdentity, identity_of, kill_and_wait
 
 _SECONDS = 20.0
 
@@ -13,17 +14,31 @@ def kill_marked(name: str, folder: Path) -> None:
 
     Again until none is left: one of them may be starting another at this moment.
     """
-    while found := _marked(f"{name}={folder}".encode()):
-        if not kill_and_wait(found, timeout=_SECONDS):
-            raise TimeoutError(f"processes of {folder} did not end: {found}")
+    while handles := _marked(f"{name}={folder}".encode()):
+        try:
+            for handle in handles:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            for handle in handles:
+                if not select.select([handle], [], [], _SECONDS)[0]:
+                    raise TimeoutError(f"a process of {folder} did not end within {_SECONDS:.0f} s of its SIGKILL")
+        finally:
+            for handle in handles:
+                os.close(handle)
 
 
-def _marked(mark: bytes) -> list[ProcessIdentity]:
+def _marked(mark: bytes) -> list[int]:
+    """Handles (pidfd), opened before their processes' environment is read: a pid that is used again is never hit."""
     found = []
     for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
-        identity = identity_of(pid)
-        if identity is not None and _has(mark, pid):
-            found.append(identity)
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        if _has(mark, pid):
+            found.append(handle)
+        else:
+            os.close(handle)
     return found
 
 

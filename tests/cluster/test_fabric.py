@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.api import Api, ApiError, Unreachable
+from orchestrator.agent.process import identity_of
+from tests.cluster.api import Api, ApiError, Document, Unreachable
 from tests.cluster.container import CannotCreate, Machine, container_of
 from tests.cluster.fabric import GKE, Fabric, condition, jobset
 
 POOL_OF = f"{GKE}/gke-nodepool"
 WORDS = """
-import json, os
+import json, os, sys, time
 given = ("JOB_", "TPU_", "MEGASCALE_")
-print(json.dumps({name: value for name, value in os.environ.items() if name.startswith(given)}))
+print(json.dumps({name: value for name, value in os.environ.items() if name.startswith(given)}), flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
 """
 WAITS = """
 import signal, sys
@@ -36,7 +39,10 @@ while True:
 def test_a_jobset_of_two_slices_runs_to_its_end_with_one_slice_a_pool(cluster: Fabric) -> None:
     for pool in ("a", "b"):
         cluster.pool(pool, topology="2x2x2")
-    cluster.submit(jobset("r", ["python", "-c", WORDS], slices=2, hosts=2, topology="2x2x2"))
+    go = cluster.folder / "go"
+    cluster.submit(jobset("r", ["python", "-c", WORDS, str(go)], slices=2, hosts=2, topology="2x2x2"))
+    cluster.until(lambda: all_running(cluster, 4, saying="}"), "four pods run at once")
+    go.touch()
     cluster.until(lambda: condition(cluster.jobset("r"), "Completed") == "True", "the JobSet is complete")
 
     pods = cluster.pods()
@@ -70,14 +76,14 @@ def test_who_does_not_end_is_killed_after_the_grace_with_all_its_processes(clust
     cluster.pool("a", topology="2x2x1")
     cluster.submit(jobset("r", ["python", "-c", STUBBORN], topology="2x2x1", grace=2))
     (pod,) = cluster.until(lambda: all_running(cluster, 1, saying="\n"), "the pod runs")
-    child = Path("/proc", cluster.log(pod).strip())
-    assert child.exists()
+    child = int(cluster.log(pod))
+    assert identity_of(child) is not None
     begun = time.monotonic()
     cluster.delete_jobset("r")
     cluster.until(lambda: not cluster.pods(), "no pod is left", seconds=30)
     assert time.monotonic() - begun >= 2
     assert "not yet" in cluster.log(pod)
-    assert not child.exists()
+    assert identity_of(child) is None
 
 
 def test_the_exit_of_a_process_is_reported_as_a_container_s(cluster: Fabric) -> None:
@@ -172,14 +178,13 @@ def test_a_user_may_do_what_a_role_says_and_nothing_else(cluster: Fabric) -> Non
 
 def test_pods_live_through_an_api_server_that_is_down_and_their_end_is_told_afterwards(cluster: Fabric) -> None:
     cluster.pool("a", topology="2x2x1")
-    marker = cluster.folder / "go"
-    script = f"import os, time\nprint('up', flush=True)\nwhile not os.path.exists({str(marker)!r}): time.sleep(0.02)"
-    cluster.submit(jobset("r", ["python", "-c", script], topology="2x2x1"))
-    (pod,) = cluster.until(lambda: all_running(cluster, 1, saying="up"), "the pod runs")
+    go = cluster.folder / "go"
+    cluster.submit(jobset("r", ["python", "-c", WORDS, str(go)], topology="2x2x1"))
+    (pod,) = cluster.until(lambda: all_running(cluster, 1, saying="}"), "the pod runs")
     cluster.plane.components["kube-apiserver"].kill()
     with pytest.raises(Unreachable):
         cluster.pods()
-    marker.touch()
+    go.touch()
     cluster.plane.start("kube-apiserver")
     cluster.until(lambda: condition(cluster.jobset("r"), "Completed") == "True", "its end was told")
     assert [found["metadata"]["uid"] for found in cluster.pods()] == [pod["metadata"]["uid"]]
@@ -196,7 +201,7 @@ def test_no_pod_of_a_jobset_is_made_while_its_webhooks_are_down(cluster: Fabric)
 
 
 def test_a_container_gets_its_pod_s_fields_and_volumes(tmp_path: Path) -> None:
-    pod = {
+    pod: Document = {
         "metadata": {"name": "p", "namespace": "n", "uid": "u", "annotations": {"example/index": "5"}},
         "spec": {
             "nodeName": "host",
@@ -235,15 +240,16 @@ def test_a_container_gets_its_pod_s_fields_and_volumes(tmp_path: Path) -> None:
         container_of(pod, machine=machine, folder=tmp_path / "pod")
 
 
-def all_running(cluster: Fabric, count: int, *, saying: str) -> list[dict[str, object]] | None:
+def all_running(cluster: Fabric, count: int, *, saying: str) -> list[Document] | None:
     """The pods, once all run and have printed that."""
     pods = cluster.pods()
     running = [pod for pod in pods if pod["status"]["phase"] == "Running" and saying in cluster.log(pod)]
     return running if len(running) == count else None
 
 
-def container(document: dict) -> dict:
-    return document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+def container(document: Document) -> Document:
+    spec: Document = document["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+    return spec
 
 
 def waiting_reasons(cluster: Fabric) -> list[str]:
