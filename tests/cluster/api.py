@@ -18,6 +18,7 @@ Document = dict[str, Any]
 SECONDS = 30.0
 """For one request, and the longest silence of a watch: the server ends a watch before."""
 WATCH_SECONDS = 25
+DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 KINDS_OF_PATCH = {
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
@@ -50,6 +51,11 @@ class Api:
 
     def get(self, path: str, **query: str | int) -> Document:
         return self._ask("GET", path, query=query)
+
+    def groups(self) -> set[str]:
+        """The API groups that clients discover, some seconds after the CRD of one was made."""
+        found = self._ask("GET", "/apis", accept=DISCOVERY)["items"]
+        return {group["metadata"]["name"] for group in found}
 
     def items(self, path: str, **query: str | int) -> list[Document]:
         found: list[Document] = self.get(path, **query)["items"]
@@ -90,11 +96,13 @@ class Api:
         body: Document | None = None,
         query: dict[str, str | int] | None = None,
         content: str = "application/json",
+        accept: str = "application/json",
     ) -> Iterator[http.client.HTTPResponse]:
         target = f"{path}?{urllib.parse.urlencode(query)}" if query else path
         with contextlib.closing(http.client.HTTPSConnection(self._server, timeout=SECONDS, context=self._tls)) as line:
             try:
-                line.request(method, target, None if body is None else json.dumps(body), {"Content-Type": content})
+                headers = {"Content-Type": content, "Accept": accept}
+                line.request(method, target, None if body is None else json.dumps(body), headers)
                 answer = line.getresponse()
                 if answer.status >= 300:
                     raise ApiError(f"{method} {target}", answer.status, _refusal(answer.read()))

@@ -2,16 +2,13 @@
 
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster.mortal import mortal
+from tests.cluster.waiting import wait_until
 
-READY_SECONDS = 120.0
-"""Until ready; a machine with two cores that compiles at the same time is slow."""
-POLL_SECONDS = 0.05
 STOP_SECONDS = 30.0
 SHOWN_OF_LOG = 4000
 
@@ -39,14 +36,15 @@ class Component:
 
     def wait_until_ready(self) -> None:
         """Raises NotReady."""
-        deadline = time.monotonic() + READY_SECONDS
-        while not self.ready():
-            if not self.running:
-                assert self._process is not None
-                raise NotReady(f"{self.name} ended with {self._process.returncode}; {self._end_of_log()}")
-            if time.monotonic() > deadline:
-                raise NotReady(f"{self.name} was not ready within {READY_SECONDS:.0f} s; {self._end_of_log()}")
-            time.sleep(POLL_SECONDS)
+        try:
+            wait_until(self._ready_or_ended, f"{self.name} is ready", story=self._end_of_log)
+        except TimeoutError as error:
+            raise NotReady(str(error)) from error
+        if not self.running:
+            raise NotReady(f"{self.name} ended with {self._process and self._process.returncode}; {self._end_of_log()}")
+
+    def _ready_or_ended(self) -> bool:
+        return not self.running or self.ready()
 
     @property
     def running(self) -> bool:

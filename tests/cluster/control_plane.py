@@ -19,6 +19,7 @@ from tests.cluster.api import Api
 from tests.cluster.certificates import Authority
 from tests.cluster.component import Component
 from tests.cluster.loopback import LoopbackNetwork
+from tests.cluster.waiting import wait_until
 from tests.programs.build import built
 
 ADMIN = "admin"
@@ -97,6 +98,8 @@ class ControlPlane:
         self.start("kube-apiserver")
         webhooks = self._address("webhook")
         jobset.install(self.api, webhooks=webhooks, authority=self._authority.certificate)
+        # a controller that does not find the kind at its start looks again after ten seconds, or thirty
+        wait_until(lambda: jobset.GROUP in self.api.groups(), "the API server tells of JobSets")
         self.start("kube-controller-manager", "kube-scheduler", "jobset")
 
     def end(self) -> None:

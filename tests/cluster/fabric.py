@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,13 +23,12 @@ from tests.cluster.control_plane import ControlPlane
 from tests.cluster.marked import kill_marked
 from tests.cluster.mortal import mortal
 from tests.cluster.pod import BROKEN_DEVICES
+from tests.cluster.waiting import SECONDS, wait_until
 
 GKE = "cloud.google.com"
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets"
 TAINT = {"key": TPU, "value": "present", "effect": "NoSchedule"}
 ROOT = Path(__file__).parents[2]
-POLL_SECONDS = 0.05
-WAIT_SECONDS = 120.0
 
 T = TypeVar("T")
 
@@ -186,14 +184,9 @@ class Fabric:
     def delete_jobset(self, name: str) -> None:
         self.api.delete(f"{JOBSETS.format(self.namespace)}/{name}", propagationPolicy="Foreground")
 
-    def until(self, look: Callable[[], T | None], what: str, *, seconds: float = WAIT_SECONDS) -> T:
+    def until(self, look: Callable[[], T | None], what: str, *, seconds: float = SECONDS) -> T:
         """Look until it is true of something, which is returned. Raises TimeoutError with the state of the cluster."""
-        deadline = time.monotonic() + seconds
-        while not (seen := look()):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not within {seconds:.0f} s: {what}\n{self._story()}")
-            time.sleep(POLL_SECONDS)
-        return seen
+        return wait_until(look, what, seconds=seconds, story=self._story)
 
     def clear(self) -> None:
         """All machines off, then nothing of this test left in the control plane."""

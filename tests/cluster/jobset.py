@@ -10,6 +10,7 @@ from tests.cluster.api import Api, Document
 from tests.programs.build import source
 
 MODULE = "sigs.k8s.io/jobset"
+GROUP = "jobset.x-k8s.io"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WEBHOOKS = {
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
