@@ -34,6 +34,17 @@ print(child.pid, flush=True)
 while True:
     signal.pause()
 """
+JAX = """
+import os, time
+from pathlib import Path
+hosts = [Path(os.environ["CLUSTER_DNS_FOLDER"], name) for name in os.environ["TPU_WORKER_HOSTNAMES"].split(",")]
+while not all(host.exists() for host in hosts):
+    time.sleep(0.02)
+import jax
+jax.distributed.initialize(f"{hosts[0].read_text()}:8476", len(hosts), int(os.environ["TPU_WORKER_ID"]))
+from jax.experimental.multihost_utils import process_allgather
+print(jax.local_device_count(), jax.device_count(), process_allgather(jax.process_index()).tolist(), flush=True)
+"""
 
 
 def test_a_jobset_of_two_slices_runs_to_its_end_with_one_slice_a_pool(cluster: Fabric) -> None:
@@ -61,6 +72,13 @@ def test_a_jobset_of_two_slices_runs_to_its_end_with_one_slice_a_pool(cluster: F
         "r-slice-0-0.r,r-slice-0-1.r",
         "r-slice-1-0.r,r-slice-1-1.r",
     }
+
+
+def test_the_pods_of_a_slice_are_one_jax_program_on_cpu_devices(cluster: Fabric) -> None:
+    cluster.pool("a", topology="2x2x2", devices=2)
+    cluster.submit(jobset("r", ["python", "-c", JAX], hosts=2, topology="2x2x2"))
+    cluster.until(lambda: condition(cluster.jobset("r"), "Completed") == "True", "the JobSet is complete")
+    assert [cluster.log(pod).splitlines()[-1] for pod in cluster.pods()] == ["2 4 [0, 1]"] * 2
 
 
 def test_deleting_a_jobset_asks_the_processes_to_end_and_then_nothing_is_left(cluster: Fabric) -> None:
