@@ -8,14 +8,13 @@ import contextlib
 import functools
 import itertools
 import ssl
-import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import jobset, loopback
-from tests.cluster.api import Api
+from tests.cluster.api import Api, Document
 from tests.cluster.certificates import Authority
 from tests.cluster.component import Component
 from tests.cluster.loopback import LoopbackNetwork
@@ -23,6 +22,7 @@ from tests.cluster.waiting import wait_until
 from tests.programs.build import built
 
 ADMIN = "admin"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NOT_HERE = (
     "endpoints",
     "endpointslice",
@@ -96,11 +96,30 @@ class ControlPlane:
     def begin(self) -> None:
         self.start("etcd")
         self.start("kube-apiserver")
-        webhooks = self._address("webhook")
-        jobset.install(self.api, webhooks=webhooks, authority=self._authority.certificate)
-        # a controller that does not find the kind at its start looks again after ten seconds, or thirty
-        wait_until(lambda: jobset.GROUP in self.api.groups(), "the API server tells of JobSets")
+        for definition in jobset.definitions():
+            self.define(definition)
+        authority = self._authority.certificate
+        jobset.install_webhooks(self.api, address=self._address("webhook"), authority=authority)
         self.start("kube-controller-manager", "kube-scheduler", "jobset")
+
+    def define(self, definition: Document) -> None:
+        """Install a CustomResourceDefinition and wait until clients discover its group.
+
+        A controller that starts before that looks again after ten seconds; the garbage collector, which foreground
+        deletion and owner references need, looks every thirty.
+        """
+        name, group = definition["metadata"]["name"], definition["spec"]["group"]
+        self.api.patch(f"{CRDS}/{name}", definition, kind="apply")
+        wait_until(lambda: group in self.api.groups(), f"the API server tells of {group}")
+
+    def mend(self) -> None:
+        """Whatever a test stopped, killed or paused works again."""
+        for component in self.components.values():
+            if component.running:
+                component.resume()
+            else:
+                component.start()
+            component.wait_until_ready()
 
     def end(self) -> None:
         """Whatever runs, the newest first."""
@@ -203,8 +222,9 @@ class ControlPlane:
 
 
 def _answers(url: str, *, context: ssl.SSLContext) -> bool:
+    here = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
-        with urllib.request.urlopen(url, timeout=2, context=context) as answer:
+        with here.open(url, timeout=2) as answer:
             return bool(answer.status == 200)
     except OSError:  # refused, not served yet, or an HTTPError: not ready
         return False

@@ -54,7 +54,8 @@ class Fabric:
         self.namespace = namespace
         self.folder = folder
         self.hosts: dict[str, Host] = {}
-        self._environment = {**image_environment(), **environment}
+        self.environment = {**image_environment(), **environment}
+        """Of every container; what is changed counts for the pools that are made afterwards."""
         self._names = folder / "names"
         self._names.mkdir()
 
@@ -82,7 +83,7 @@ class Fabric:
             f"{GKE}/gke-accelerator-count": str(chips),
             **(labels or {}),
         }
-        environment = {**self._environment, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+        environment = {**self.environment, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
         made = [f"gke-{name}-{index}" for index in range(count)]
         for node in made:
             self._make_host(node, labels=labels, chips=chips, environment=environment)
@@ -116,6 +117,10 @@ class Fabric:
         host.process.wait()
         kill_marked(MARK, host.folder)  # what it was just starting
         host.process = None
+
+    def kill_container(self, pod: Document) -> None:
+        """All processes of a pod die at once, as of a crash or out of memory; its kubelet reports 137."""
+        kill_marked(MARK, self._pod_folder(pod))
 
     def delete_node(self, node: str) -> None:
         """The machine is removed and with it its Node, as a repair or a resize of the pool does."""
@@ -172,7 +177,7 @@ class Fabric:
 
     def log(self, pod: Document) -> str:
         """What its container printed, also after the pod is gone; nothing before its start."""
-        path = self.hosts[pod["spec"]["nodeName"]].folder / "pods" / str(pod["metadata"]["uid"]) / "log"
+        path = self._pod_folder(pod) / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def submit(self, jobset: Document) -> Document:
@@ -233,6 +238,9 @@ class Fabric:
             kubeconfig=self.plane.user(f"system:node:{node}", groups=("system:nodes",)),
             environment=environment,
         )
+
+    def _pod_folder(self, pod: Document) -> Path:
+        return self.hosts[pod["spec"]["nodeName"]].folder / "pods" / str(pod["metadata"]["uid"])
 
     def _kubelet(self, node: str) -> subprocess.Popen[bytes]:
         process = self.hosts[node].process
@@ -327,4 +335,5 @@ def running(plane: ControlPlane, folder: Path, *, environment: Mapping[str, str]
     try:
         yield fabric
     finally:
+        plane.mend()
         fabric.clear()

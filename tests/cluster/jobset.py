@@ -10,8 +10,6 @@ from tests.cluster.api import Api, Document
 from tests.programs.build import source
 
 MODULE = "sigs.k8s.io/jobset"
-GROUP = "jobset.x-k8s.io"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WEBHOOKS = {
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
     "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
@@ -19,14 +17,18 @@ WEBHOOKS = {
 OF_JOBSETS_ALONE = {"matchExpressions": [{"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}]}
 
 
-def install(api: Api, *, webhooks: str, authority: Path) -> None:
-    """The resource and the webhooks at the address ``webhooks``, whose certificate ``authority`` signed."""
-    manifests = source("jobset", module=MODULE) / "config" / "components"
-    for path in sorted((manifests / "crd" / "bases").glob("*.yaml")):
-        _apply(api, CRDS, yaml.safe_load(path.read_text()))
+def definitions() -> list[Document]:
+    """Its CustomResourceDefinitions."""
+    return [yaml.safe_load(path.read_text()) for path in sorted((_manifests() / "crd" / "bases").glob("*.yaml"))]
+
+
+def install_webhooks(api: Api, *, address: str, authority: Path) -> None:
+    """Served at ``address``, with a certificate that ``authority`` signed."""
     bundle = base64.b64encode(authority.read_bytes()).decode()
-    for document in yaml.safe_load_all((manifests / "webhook" / "manifests.yaml").read_text()):
-        _apply(api, WEBHOOKS[document["kind"]], _on_loopback(document, webhooks=webhooks, bundle=bundle))
+    for document in yaml.safe_load_all((_manifests() / "webhook" / "manifests.yaml").read_text()):
+        configured = _on_loopback(document, address=address, bundle=bundle)
+        path = f"{WEBHOOKS[document['kind']]}/{configured['metadata']['name']}"
+        api.patch(path, configured, kind="apply")
 
 
 def configuration(*, webhooks: tuple[str, int], certificates: Path, health: str) -> str:
@@ -44,15 +46,15 @@ def configuration(*, webhooks: tuple[str, int], certificates: Path, health: str)
     )
 
 
-def _on_loopback(document: Document, *, webhooks: str, bundle: str) -> Document:
+def _manifests() -> Path:
+    return source("jobset", module=MODULE) / "config" / "components"
+
+
+def _on_loopback(document: Document, *, address: str, bundle: str) -> Document:
     document["metadata"]["name"] = f"jobset-{document['metadata']['name']}"
     for webhook in document["webhooks"]:
         path = webhook["clientConfig"]["service"]["path"]
-        webhook["clientConfig"] = {"url": f"https://{webhooks}{path}", "caBundle": bundle}
+        webhook["clientConfig"] = {"url": f"https://{address}{path}", "caBundle": bundle}
         if webhook["rules"][0]["resources"] == ["pods"]:  # as its kustomize patches do: no other pod is its business
             webhook["objectSelector"] = OF_JOBSETS_ALONE
     return document
-
-
-def _apply(api: Api, collection: str, document: Document) -> None:
-    api.patch(f"{collection}/{document['metadata']['name']}", document, kind="apply")

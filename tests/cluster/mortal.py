@@ -19,6 +19,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 def mortal(command: Sequence[str | Path], *, nice: int = 0) -> list[str]:
     """A command that becomes ``command`` (its program an absolute path) and that the kernel ends with this process.
 
-    A command and no preexec_fn, which is not safe where there are threads.
+    A command and no preexec_fn, which is not safe where there are threads. The kernel's word for "this process" is the
+    thread that starts it: start it from one that stays.
     """
     return [sys.executable, "-I", "-S", "-c", _THEN_EXECUTE, str(os.getpid()), str(nice), *map(str, command)]

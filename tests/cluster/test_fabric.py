@@ -104,13 +104,19 @@ def test_who_does_not_end_is_killed_after_the_grace_with_all_its_processes(clust
     assert identity_of(child) is None
 
 
-def test_the_exit_of_a_process_is_reported_as_a_container_s(cluster: Fabric) -> None:
+def test_exits_and_crashes_are_reported_as_a_container_s(cluster: Fabric) -> None:
     cluster.pool("a", topology="2x2x1")
-    cluster.submit(jobset("r", ["python", "-c", "import os; os.kill(os.getpid(), 9)"], topology="2x2x1"))
+    cluster.submit(jobset("r", ["python", "-c", "raise SystemExit(7)"], topology="2x2x1"))
     cluster.until(lambda: condition(cluster.jobset("r"), "Failed") == "True", "the JobSet failed")
-    (pod,) = cluster.pods()
-    ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
-    assert (pod["status"]["phase"], ended["exitCode"], ended["reason"]) == ("Failed", 137, "Error")
+    assert how_it_ended(cluster) == ("Failed", 7, "Error")
+    cluster.delete_jobset("r")
+    cluster.until(lambda: not cluster.pods(), "no pod is left")
+
+    cluster.submit(jobset("s", ["python", "-c", WAITS], topology="2x2x1"))
+    (pod,) = cluster.until(lambda: all_running(cluster, 1, saying="up"), "the pod runs")
+    cluster.kill_container(pod)
+    cluster.until(lambda: condition(cluster.jobset("s"), "Failed") == "True", "the JobSet failed")
+    assert how_it_ended(cluster) == ("Failed", 137, "Error")
 
 
 def test_a_killed_host_is_not_ready_while_its_pod_stays_running_and_jobset_is_silent(cluster: Fabric) -> None:
@@ -263,6 +269,13 @@ def all_running(cluster: Fabric, count: int, *, saying: str) -> list[Document] |
     pods = cluster.pods()
     running = [pod for pod in pods if pod["status"]["phase"] == "Running" and saying in cluster.log(pod)]
     return running if len(running) == count else None
+
+
+def how_it_ended(cluster: Fabric) -> tuple[str, int, str]:
+    """Phase, exit code and reason of the only pod."""
+    (pod,) = cluster.pods()
+    ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
+    return pod["status"]["phase"], ended["exitCode"], ended["reason"]
 
 
 def container(document: Document) -> Document:

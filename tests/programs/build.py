@@ -1,6 +1,7 @@
 """Building the servers that tests run against, once for each set of pinned modules.
 
-    python tests/programs/build.py         build what is missing, print where it is
+    python tests/programs/build.py           build what tests need and is missing, print where it is
+    python tests/programs/build.py kwok      that folder alone; kwok, for nodes by the thousand, is no test's need
 
 Each folder beside this file with a go.mod pins one program, or several of one source, as its tools. They are built into
 a cache folder outside the checkout whose name is the hash of go.mod and go.sum, so that a second checkout and the next
@@ -19,8 +20,8 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SETS = ("gcs_server", "etcd", "kubernetes", "jobset", "kwok")
-"""The folders, in the order in which tests need them and they are built."""
+NEEDED = ("gcs_server", "etcd", "kubernetes", "jobset")
+"""The folders of what tests need, in the order in which they are built."""
 
 
 class NotBuilt(Exception):
@@ -103,7 +104,7 @@ def _need_go(name: str) -> None:
 
 def main() -> int:
     try:
-        for name in SETS:
+        for name in sys.argv[1:] or NEEDED:
             for path in build(name):
                 print(path)
     except NotBuilt as error:
