@@ -13,7 +13,7 @@ from tests.cluster.component import Component, NotReady
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(sys.executable)
-PAUSE = [PYTHON, "-c", "import signal; signal.pause()"]
+PAUSE: list[str | Path] = [PYTHON, "-c", "import signal; signal.pause()"]
 STARTER = """
 import signal, sys
 from pathlib import Path
