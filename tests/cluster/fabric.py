@@ -28,6 +28,7 @@ from tests.cluster.waiting import SECONDS, wait_until
 GKE = "cloud.google.com"
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets"
 TAINT = {"key": TPU, "value": "present", "effect": "NoSchedule"}
+REGISTRATION = "node.json"
 ROOT = Path(__file__).parents[2]
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ class Fabric:
         command: list[str | Path] = [
             *(sys.executable, "-m", "tests.cluster.kubelet", "--node", node, "--kubeconfig", host.kubeconfig),
             *("--address", host.address, "--folder", host.folder, "--names", self._names),
-            *("--registration", host.folder / "node.json"),
+            *("--registration", host.folder / REGISTRATION),
             *(f"--env={variable}={value}" for variable, value in host.environment.items()),
         ]
         with (host.folder / "kubelet.log").open("ab") as log:
@@ -157,6 +158,13 @@ class Fabric:
         mark = self.hosts[node].folder / BROKEN_DEVICES
         mark.touch() if broken else mark.unlink(missing_ok=True)
 
+    def offer_chips(self, node: str, chips: int) -> None:
+        """The host's device plugin offers so many from its next report on: what the node shows as allocatable."""
+        path = self.hosts[node].folder / REGISTRATION
+        registration = json.loads(path.read_text())
+        registration["status"]["allocatable"][TPU] = str(chips)
+        _write_whole(path, registration)
+
     def node(self, name: str) -> Document:
         return self.api.get(f"/api/v1/nodes/{name}")
 
@@ -193,11 +201,14 @@ class Fabric:
         """Look until it is true of something, which is returned. Raises TimeoutError with the state of the cluster."""
         return wait_until(look, what, seconds=seconds, story=self._story)
 
-    def clear(self) -> None:
-        """All machines off, then nothing of this test left in the control plane."""
+    def power_off(self) -> None:
+        """Of all machines; needs no control plane."""
         for node, host in self.hosts.items():
             if host.process is not None:
                 self.kill_host(node)
+
+    def clear(self) -> None:
+        """Nothing of this test is left in the control plane."""
         for jobset in self.api.items(JOBSETS.format(self.namespace)):
             self.api.delete(
                 f"{JOBSETS.format(self.namespace)}/{jobset['metadata']['name']}", propagationPolicy="Background"
@@ -230,7 +241,7 @@ class Fabric:
             "spec": {"taints": [TAINT]},
             "status": {"capacity": resources, "allocatable": resources},
         }
-        (folder / "node.json").write_text(json.dumps(registration, indent=1))
+        _write_whole(folder / REGISTRATION, registration)
         self.hosts[node] = Host(
             name=node,
             address=self.plane.network.next_host(),
@@ -261,6 +272,13 @@ class Fabric:
             for event in self.api.items(f"/api/v1/namespaces/{self.namespace}/events")[-20:]
         ]
         return "\n".join([*nodes, *pods, *events, f"logs: {self.folder}, {self.plane.folder}"])
+
+
+def _write_whole(path: Path, document: Document) -> None:
+    """A kubelet may read it at any moment."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(document, indent=1))
+    part.rename(path)
 
 
 def condition(thing: Document, kind: str) -> str | None:
@@ -335,5 +353,6 @@ def running(plane: ControlPlane, folder: Path, *, environment: Mapping[str, str]
     try:
         yield fabric
     finally:
+        fabric.power_off()
         plane.mend()
         fabric.clear()

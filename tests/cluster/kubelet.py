@@ -14,7 +14,6 @@ import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tests.cluster.api import Api, ApiError, Document, Unreachable
 from tests.cluster.container import MARK, Machine
@@ -31,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Kubelet:
-    def __init__(self, node: str, *, api: Api, machine: Machine, folder: Path, registration: Document) -> None:
+    def __init__(self, node: str, *, api: Api, machine: Machine, folder: Path, registration: Path) -> None:
         self._node = node
         self._api = api
         self._machine = machine
@@ -63,7 +62,7 @@ class Kubelet:
 
     def _register(self) -> None:
         try:
-            self._api.create("/api/v1/nodes", self._registration)
+            self._api.create("/api/v1/nodes", _read(self._registration))
         except ApiError as error:
             if error.status != 409:  # registered before: a host that starts again
                 raise
@@ -79,12 +78,12 @@ class Kubelet:
             self._api.create(LEASES, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **lease})
 
     def _status(self) -> Document:
-        resources = self._registration["status"]["allocatable"]
+        registered = _read(self._registration)["status"]  # anew each time: a device plugin may offer fewer chips now
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "emulated"}
         return {
             "status": {
-                "capacity": resources,
-                "allocatable": resources,
+                "capacity": registered["capacity"],
+                "allocatable": registered["allocatable"],
                 "addresses": [{"type": "InternalIP", "address": self._machine.address}],
                 "conditions": [{**ready, "lastHeartbeatTime": now()}],
             }
@@ -136,10 +135,9 @@ class Kubelet:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    registration: dict[str, Any] = json.loads(options.registration.read_text())
     machine = Machine(
         address=options.address,
-        labels=registration["metadata"]["labels"],
+        labels=_read(options.registration)["metadata"]["labels"],
         image=dict(entry.split("=", 1) for entry in options.env),
         names=options.names,
     )
@@ -148,11 +146,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         api=Api(options.kubeconfig),
         machine=machine,
         folder=options.folder,
-        registration=registration,
+        registration=options.registration,
     )
     signal.signal(signal.SIGTERM, lambda *_: kubelet.leaving.set())
     kubelet.run()
     kill_marked(MARK, options.folder)
+
+
+def _read(registration: Path) -> Document:
+    node: Document = json.loads(registration.read_text())
+    return node
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.agent.process import identity_of
 from tests.cluster.api import Api, ApiError, Document, Unreachable
-from tests.cluster.container import CannotCreate, Machine, container_of
+from tests.cluster.container import TPU, CannotCreate, Machine, container_of
 from tests.cluster.fabric import GKE, Fabric, condition, jobset
 
 POOL_OF = f"{GKE}/gke-nodepool"
@@ -25,6 +25,12 @@ import signal, sys
 signal.signal(signal.SIGTERM, lambda *_: (print("asked to end", flush=True), sys.exit(3)))
 print("up", flush=True)
 signal.pause()
+"""
+LEAVES_A_CHILD = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+print(child.pid, flush=True)
+sys.exit(7)
 """
 STUBBORN = """
 import signal, subprocess, sys
@@ -106,9 +112,10 @@ def test_who_does_not_end_is_killed_after_the_grace_with_all_its_processes(clust
 
 def test_exits_and_crashes_are_reported_as_a_container_s(cluster: Fabric) -> None:
     cluster.pool("a", topology="2x2x1")
-    cluster.submit(jobset("r", ["python", "-c", "raise SystemExit(7)"], topology="2x2x1"))
+    cluster.submit(jobset("r", ["python", "-c", LEAVES_A_CHILD], topology="2x2x1"))
     cluster.until(lambda: condition(cluster.jobset("r"), "Failed") == "True", "the JobSet failed")
     assert how_it_ended(cluster) == ("Failed", 7, "Error")
+    assert identity_of(int(cluster.log(cluster.pods()[0]))) is None, "with its first process a container ends"
     cluster.delete_jobset("r")
     cluster.until(lambda: not cluster.pods(), "no pod is left")
 
@@ -147,6 +154,16 @@ def test_a_node_made_anew_under_its_name_is_another(cluster: Fabric) -> None:
     after = cluster.node(node)["metadata"]
     assert (after["name"], after["labels"]) == (before["name"], before["labels"])
     assert after["uid"] != before["uid"]
+
+
+def test_a_node_shows_the_chips_that_its_device_plugin_offers(cluster: Fabric) -> None:
+    (node,) = cluster.pool("a", topology="2x2x1")
+    cluster.offer_chips(node, 0)
+    cluster.until(lambda: cluster.node(node)["status"]["allocatable"][TPU] == "0", "no chip is offered")
+    assert cluster.node(node)["status"]["capacity"][TPU] == "4"
+    assert cluster.is_ready(node)
+    cluster.submit(jobset("r", ["python"], topology="2x2x1"))
+    cluster.until(lambda: [condition(pod, "PodScheduled") for pod in cluster.pods()] == ["False"], "no node fits")
 
 
 def test_a_host_that_is_cut_off_works_on_and_is_ready_again_when_it_is_back(cluster: Fabric) -> None:
