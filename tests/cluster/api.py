@@ -47,6 +47,7 @@ class Api:
         cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
         self._server = urllib.parse.urlsplit(cluster["server"]).netloc
         self._tls = ssl.create_default_context(cafile=cluster["certificate-authority"])
+        self._tls.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 does by itself
         self._tls.load_cert_chain(user["client-certificate"], user["client-key"])
 
     def get(self, path: str, **query: str | int) -> Document:

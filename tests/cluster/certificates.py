@@ -13,6 +13,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 LIFE = datetime.timedelta(days=2)
+SIGNS_CERTIFICATES = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class Authority:
@@ -23,6 +34,7 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("tests of Everstep", ())
         signer = self._unsigned(self._name, self._key).add_extension(x509.BasicConstraints(True, None), critical=True)
+        signer = signer.add_extension(SIGNS_CERTIFICATES, critical=True)
         self._certificate = signer.sign(self._key, hashes.SHA256())
         self._write("ca", self._certificate, self._key)
 
@@ -61,6 +73,9 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - LIFE)
             .not_valid_after(now + LIFE)
+            # Python 3.13 asks for these
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
         )
 
     def _write(self, file: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
