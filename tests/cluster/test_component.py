@@ -13,14 +13,16 @@ from tests.cluster.component import Component, NotReady
 
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(sys.executable)
-PAUSE: list[str | Path] = [PYTHON, "-c", "import signal; signal.pause()"]
+PAUSE: list[str | Path] = [PYTHON, "-c", "import signal; print('up', flush=True); signal.pause()"]
 STARTER = """
 import signal, sys
 from pathlib import Path
 from tests.cluster.component import Component
 from tests.cluster.test_component import PAUSE
-component = Component("c", command=PAUSE, log=Path(sys.argv[1]), ready=bool)
+log = Path(sys.argv[1])
+component = Component("c", command=PAUSE, log=log, ready=lambda: "up" in log.read_text())
 component.start()
+component.wait_until_ready()
 print(component.pid, flush=True)
 signal.pause()
 """
