@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import jobset, loopback
-from tests.cluster.api import Api, Document
+from tests.cluster.api import Api, ApiError, Document
 from tests.cluster.certificates import Authority
 from tests.cluster.component import Component
 from tests.cluster.loopback import LoopbackNetwork
@@ -103,14 +103,26 @@ class ControlPlane:
         self.start("kube-controller-manager", "kube-scheduler", "jobset")
 
     def define(self, definition: Document) -> None:
-        """Install a CustomResourceDefinition and wait until clients discover its group.
+        """Install a CustomResourceDefinition; wait until it is served and clients discover its group.
 
         A controller that starts before that looks again after ten seconds; the garbage collector, which foreground
         deletion and owner references need, looks every thirty.
         """
-        name, group = definition["metadata"]["name"], definition["spec"]["group"]
-        self.api.patch(f"{CRDS}/{name}", definition, kind="apply")
-        wait_until(lambda: group in self.api.groups(), f"the API server tells of {group}")
+        spec = definition["spec"]
+        self.api.patch(f"{CRDS}/{definition['metadata']['name']}", definition, kind="apply")
+        wait_until(lambda: spec["group"] in self.api.groups(), f"the API server tells of {spec['group']}")
+        for version in spec["versions"]:
+            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}"
+            wait_until(functools.partial(self._serves, path), f"{path} is served")
+
+    def _serves(self, path: str) -> bool:
+        try:
+            self.api.get(path, limit=1)
+        except ApiError as error:
+            if error.status not in (404, 429):  # not yet; its storage is being initialised
+                raise
+            return False
+        return True
 
     def mend(self) -> None:
         """Whatever a test stopped, killed or paused works again."""

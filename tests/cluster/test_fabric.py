@@ -231,6 +231,27 @@ def test_pods_live_through_an_api_server_that_is_down_and_their_end_is_told_afte
     assert [found["metadata"]["uid"] for found in cluster.pods()] == [pod["metadata"]["uid"]]
 
 
+def test_a_mended_control_plane_works_as_before(cluster: Fabric) -> None:
+    cluster.pool("a", topology="2x2x1")
+    components = cluster.plane.components
+    components["kube-scheduler"].pause()
+    components["jobset"].stop()
+    components["etcd"].kill()
+    cluster.plane.mend()
+    cluster.submit(jobset("r", ["python", "-c", "pass"], topology="2x2x1"))
+    cluster.until(lambda: condition(cluster.jobset("r"), "Completed") == "True", "the JobSet is complete")
+
+
+def test_a_kind_that_was_defined_is_served_and_discovered(cluster: Fabric) -> None:
+    served = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+    names = {"plural": "things", "singular": "thing", "kind": "Thing"}
+    spec = {"group": "example.dev", "scope": "Namespaced", "names": names, "versions": [served]}
+    kind = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    cluster.plane.define({**kind, "metadata": {"name": "things.example.dev"}, "spec": spec})
+    assert cluster.api.items("/apis/example.dev/v1/things") == []
+    assert "example.dev" in cluster.api.groups()
+
+
 def test_no_pod_of_a_jobset_is_made_while_its_webhooks_are_down(cluster: Fabric) -> None:
     cluster.plane.components["jobset"].stop()
     try:
