@@ -1,6 +1,7 @@
 """What all tests share: seeds of simulations, time limits by folder, CPU devices, and where the time went."""
 
 import os
+import shutil
 import sys
 from collections import Counter
 
@@ -9,6 +10,9 @@ import pytest
 
 LOCAL_TIMEOUT = 600.0
 """Seconds for one test of real processes on a busy machine with two cores; other tests have pyproject's limit."""
+OF_PROCESSES = ("tests/local", "tests/storage", "tests/cluster")
+OF_PROGRAMS = ("tests/storage", "tests/cluster")
+"""Their servers are built with Go (tests/programs)."""
 SEEDS_A_TEST = 250
 CPU_DEVICES = 8
 """Devices of the pytest process itself; trainers that tests start get theirs from their host's agent."""
@@ -48,8 +52,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _suite(item.nodeid) in ("tests/local", "tests/storage") and item.get_closest_marker("timeout") is None:
+        if _suite(item.nodeid) in OF_PROCESSES and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LOCAL_TIMEOUT))
+        if _suite(item.nodeid) in OF_PROGRAMS and not _has_go():
+            item.add_marker(pytest.mark.skip(reason="needs Go"))
 
 
 def pytest_collection_finish() -> None:
@@ -64,6 +70,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    left_out = sorted({_suite(report.nodeid) for report in skipped} & {*OF_PROGRAMS})
+    if left_out and not _has_go():
+        terminalreporter.write_line(
+            f"skipped {' and '.join(left_out)}: no Go 1.26 or newer on PATH to build their servers"
+        )
     seconds: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -72,6 +84,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if seconds:
         spent = ", ".join(f"{suite} {total:.0f} s" for suite, total in sorted(seconds.items()))
         terminalreporter.write_line(f"where the time went: {spent}")
+
+
+def _has_go() -> bool:
+    return shutil.which("go") is not None
 
 
 def _suite(nodeid: str) -> str:

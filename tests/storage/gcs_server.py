@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.storage.build import built
+from tests.programs.build import built
 from tests.storage.fault_proxy import FaultProxy
 
 START_SECONDS = 30.0
