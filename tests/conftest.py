@@ -10,7 +10,7 @@ import pytest
 
 LOCAL_TIMEOUT = 600.0
 """Seconds for one test of real processes on a busy machine with two cores; other tests have pyproject's limit."""
-OF_PROCESSES = ("tests/local", "tests/storage", "tests/cluster")
+OF_PROCESSES = ("tests/local", "tests/storage", "tests/cluster", "tests/tpu")
 OF_PROGRAMS = ("tests/storage", "tests/cluster")
 """Their servers are built with Go (tests/programs)."""
 SEEDS_A_TEST = 250
