@@ -231,13 +231,12 @@ class Fabric:
         folder = self.folder / "hosts" / node
         folder.mkdir(parents=True)
         resources = {TPU: str(chips), "cpu": "64", "memory": "256Gi", "ephemeral-storage": "256Gi", "pods": "15"}
+        # with the old name of the operating system too, which the control plane would add some time later
+        own = {"kubernetes.io/hostname": node, "kubernetes.io/os": "linux", "beta.kubernetes.io/os": "linux"}
         registration = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {
-                "name": node,
-                "labels": {"kubernetes.io/hostname": node, "kubernetes.io/os": "linux", **labels},
-            },
+            "metadata": {"name": node, "labels": {**own, **labels}},
             "spec": {"taints": [TAINT]},
             "status": {"capacity": resources, "allocatable": resources},
         }
