@@ -1,9 +1,6 @@
 """``everstep data``: what a recipe's data need before a run begins."""
 
 import hashlib
-import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,6 +11,8 @@ from orchestrator.cli.errors import BadInput
 from orchestrator.cli.options import json_option
 from orchestrator.cli.output import print_document, print_lines
 from orchestrator.cli.token_files import with_mixes
+from orchestrator.cli.tokenize import tokenize
+from orchestrator.cli.whole_file import whole_file
 from orchestrator.cli.yaml_files import read_yaml
 from orchestrator.contract.base import Document
 from orchestrator.contract.recipe import Recipe, Stage, TokenFile
@@ -33,14 +32,18 @@ class OrdersWritten(Document):
 @click.group(invoke_without_command=True)
 @click.pass_context
 def data(ctx: click.Context) -> None:
-    """What a recipe's data need before a run begins.
+    """Token files of text, and the order of their samples.
 
     \b
-    Example:
+    Examples:
+      everstep data tokenize texts/ --out data --tokenizer tokenizer.json
       everstep data index recipe.yaml --data-root data
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+data.add_command(tokenize)
 
 
 @data.command()
@@ -87,14 +90,6 @@ def _written(stage: Stage, data_root: Path, folder: str, epoch: int) -> TokenFil
     path = f"{folder}/{stage.name}-{len(order)}-{stage.data.seed + epoch}.u32"
     target = data_root / path
     target.parent.mkdir(parents=True, exist_ok=True)
-    number, partial = tempfile.mkstemp(dir=target.parent, prefix=".new-")
-    try:
-        with open(number, "wb") as out:
-            out.write(order.data)
-        os.chmod(partial, 0o644)
-        os.replace(partial, target)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(partial)
-        raise
+    with whole_file(target) as out:
+        out.write(order.data)
     return TokenFile(path=path, sha256=hashlib.sha256(order.data).hexdigest(), tokens=len(order))

@@ -50,7 +50,7 @@ def declared(*extras: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("package", "extras"),
-    [("orchestrator", ("export", "gcs")), ("trainer", ("trainer",))],
+    [("orchestrator", ("data", "export", "gcs")), ("trainer", ("trainer",))],
     ids=["orchestrator", "trainer"],
 )
 def test_every_third_party_import_is_a_declared_dependency(package: str, extras: tuple[str, ...]) -> None:
