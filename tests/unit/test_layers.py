@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorstore", "tensorboardX", "trainer", "google", "gcsfs")
+HEAVY = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax",
+    "tensorstore",
+    "tensorboardX",
+    "tokenizers",
+    "trainer",
+    "google",
+    "gcsfs",
+)
 """What a controller is installed without, and the package that needs it."""
 
 IMPORT_ALL = """
