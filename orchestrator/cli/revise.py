@@ -77,7 +77,7 @@ def changed_recipe(store: RunStore, recipe: Recipe, *, where: str) -> Recipe:
     """
     run = store.run()
     with hashing_with_bar() as hashing:
-        resolved = token_files.resolve(recipe, data_root=Path(run.data_root), hashing=hashing)
+        resolved = token_files.resolve(recipe, data_root=run.data_root, hashing=hashing)
     newest = store.recipe(store.revisions()[-1].recipe_sha256)
     if sha256_of(resolved.to_bytes()) == sha256_of(newest.to_bytes()):
         raise BadInput(f"{where}: the recipe is the one that run {store.name} has; to repeat steps: everstep rewind")
@@ -95,7 +95,7 @@ def changed_recipe(store: RunStore, recipe: Recipe, *, where: str) -> Recipe:
         command=run.check,
         recipe=resolved,
         policy=policy,
-        data_root=Path(run.data_root),
+        data_root=run.data_root,
         where=where,
     )
     return resolved

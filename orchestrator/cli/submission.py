@@ -63,7 +63,7 @@ def check(description: RunDescription, *, by: str, now: float, hashing: Hashing 
         name=description.name,
         recipe_sha256=sha256_of(recipe.to_bytes()),
         fleet=str(description.fleet),
-        data_root=str(description.data_root),
+        data_root=description.data_root,
         trainer=description.trainer,
         check=description.check,
         scrub=description.scrub,

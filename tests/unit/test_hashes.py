@@ -205,10 +205,10 @@ def test_a_second_submit_reads_nothing_unless_it_is_asked_to(
 
 
 def test_a_mix_is_read_once(folder: CliFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    mixes: list[Path] = []
+    mixes: list[str] = []
     real = token_files._paths_of
 
-    def paths_of(mix: Path, *, tokenizer: str) -> list[str]:
+    def paths_of(mix: str, *, tokenizer: str) -> list[str]:
         mixes.append(mix)
         return real(mix, tokenizer=tokenizer)
 
