@@ -35,6 +35,8 @@ def text_files(given: Iterable[Path]) -> list[Path]:
                 raise BadInput(f"{file}: no such file or folder; name text files, or folders with some")
             if not _is_text(file):
                 raise BadInput(f"{file}: read are {', '.join(WHOLE + LINES)}; unpack or convert it first")
+            if not str(file).isprintable():
+                raise BadInput(f"{str(file)!r:.300}: has a control character in its name; rename it")
             if file in found:
                 raise BadInput(f"{file}: is named twice; name it once")
             found[file] = None

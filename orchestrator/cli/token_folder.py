@@ -22,7 +22,7 @@ from orchestrator.cli.encoders import Encoder, Ids, ended
 from orchestrator.cli.errors import BadInput, Unreachable
 from orchestrator.cli.whole_file import whole_file
 from orchestrator.contract.base import Document, Part
-from orchestrator.contract.names import Line, Location
+from orchestrator.contract.names import Location
 from orchestrator.contract.recipe import Positive, Sha256, TokenFile
 
 MANIFEST = "tokens.json"
@@ -77,7 +77,7 @@ class TokenFolder(Document):
     """That the tokenizer can give."""
     end_of_text: Count | None
     """The id that ends each document; None: none does."""
-    field: Line
+    field: str
     strip: bool
     file_tokens: Positive
     sources: tuple[Source, ...]

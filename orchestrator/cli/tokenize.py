@@ -57,6 +57,8 @@ def tokenize(
 
     Exit codes: 0 written, or there already; 2 a text, the tokenizer or what is there is wrong; 3 it cannot be written.
     """
+    if str(out).startswith("gs:/"):
+        raise BadInput(f"--out {out}: is no folder; name one, then copy it there: gcloud storage cp --recursive")
     encoder = _encoder(tokenizer, end=None if no_end_of_text else end_of_text or END_OF_TEXT)
     if recipe is not None:
         _compare(encoder, read_yaml(recipe, Recipe), where=f"{tokenizer}, {recipe}")

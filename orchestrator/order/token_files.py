@@ -16,8 +16,8 @@ from orchestrator.store.objects import Conflict, NotFound, RangeStore
 from orchestrator.store.opening import is_bucket, open_ranges, split_address
 
 BYTES_A_TOKEN = 4
-AT_ONCE = 16
-"""Requests to a bucket at a time; an answer takes tens of milliseconds."""
+AT_ONCE = 8
+"""Requests to a bucket at a time; an answer takes tens of milliseconds, and the client keeps 10 connections."""
 
 PATIENCE_SECONDS = 600.0
 """For tokens that a bucket does not give: a step cannot go on without them, and whoever stops for less begins again."""

@@ -181,6 +181,13 @@ def test_a_folder_that_cannot_be_written_is_exit_code_3(tmp_path: Path, monkeypa
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_a_bucket_is_no_folder_to_write_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = error_line(call(lines(tmp_path / "a.jsonl", ["text"]), "--out", "gs://bucket/data"))
+    assert "is no folder; name one, then copy it there: gcloud storage cp --recursive" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
+
+
 # ---- wrong input
 @pytest.mark.parametrize(
     ("data", "says"),
@@ -223,11 +230,12 @@ def test_a_torn_archive_and_undecodable_text_are_named(tmp_path: Path) -> None:
         (["empty"], "empty: no .txt, .jsonl, .jsonl.gz, .json.gz is in this folder"),
         (["a.zst"], "a.zst: read are .txt, .jsonl, .jsonl.gz, .json.gz; unpack or convert it first"),
         (["a.txt", "a.txt"], "a.txt: is named twice"),
+        (["a\n.txt"], "a\\n.txt': has a control character in its name; rename it"),
     ],
 )
 def test_texts_that_cannot_be_read_are_named(tmp_path: Path, names: list[str], says: str) -> None:
     (tmp_path / "empty").mkdir()
-    for name in ("a.txt", "a.zst"):
+    for name in ("a.txt", "a.zst", "a\n.txt"):
         (tmp_path / name).write_text("text")
     line = error_line(call(*(tmp_path / name for name in names), "--out", tmp_path / "out"))
     assert says in line
