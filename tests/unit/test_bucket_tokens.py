@@ -133,6 +133,19 @@ def test_the_next_batch_is_read_while_this_one_is_computed() -> None:
     assert asked == [5, 6, 7]
 
 
+def test_nothing_is_read_ahead_beyond_the_last_batch() -> None:
+    asked = list[int]()
+
+    def read(index: int, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
+        asked.append(index)
+        return rows_of(index)
+
+    ahead = ReadAhead(read, batches=6)
+    for _ in range(2):  # one thread reads in order: what was read ahead would come between these
+        ahead.read(5, ROWS)
+    assert asked == [5, 5]
+
+
 def test_another_batch_or_other_rows_than_were_read_ahead_are_read() -> None:
     ahead = ReadAhead(lambda index, rows: np.full((len(rows), 3), index, np.uint32), batches=8)
     assert ahead.read(1, ROWS)[0, 0] == 1
