@@ -28,7 +28,7 @@ from orchestrator.contract.attempt import AttemptSpec, ExitCode, PhaseStart, Pro
 from orchestrator.contract.checksum import checksum, line, params_sha256, words
 from orchestrator.contract.ledger import Fingerprint, Record, bits_of
 from orchestrator.order.global_order import GlobalOrder, data_sha256
-from orchestrator.order.token_files import mapped
+from orchestrator.order.token_files import opened
 from orchestrator.store.objects import Conflict, NotFound
 from orchestrator.store.opening import open_objects
 from orchestrator.store.run_store import RunStore
@@ -56,7 +56,7 @@ class Trainer:
         self.recipe = self.store.recipe(spec.recipe_sha256)
         self.stage = self.recipe.stage_named(spec.stage)
         self.first_step, self.order = self.recipe.first_step_of(self.stage), GlobalOrder(self.stage)
-        self.files = [mapped(file, data_root=Path(spec.data_root)) for file in self.stage.data.files]
+        self.files = opened(self.stage.data.files, data_root=spec.data_root)
         self.earlier = [record for segment in spec.prior for record in self.store.read_prior(segment)]
         self.kind, self.records, self.segments = kind(), list[Record](), 0
         self.phases, self.told = list[PhaseStart](), 0.0

@@ -89,8 +89,8 @@ def run_attempt(launch: Launch, progress: ProgressReport, drain: Drain) -> ExitC
 
 def batches_of(launch: Launch) -> StageBatches:
     """Raises ContractError: a token file is not as the recipe says."""
-    vocab_size, data_root = launch.recipe.model.vocab_size, Path(launch.spec.data_root)
-    return StageBatches(launch.stage, vocab_size=vocab_size, data_root=data_root)
+    vocab_size = launch.recipe.model.vocab_size
+    return StageBatches(launch.stage, vocab_size=vocab_size, data_root=launch.spec.data_root)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,12 @@
 """The files of the demo's run: real text as tokens, a small Olmo 3, a fleet of two pools, two stages."""
 
-import subprocess
-import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
+from orchestrator.cli.encoders import END_OF_DOCUMENT, ended, ids_of_bytes
 from orchestrator.cli.errors import BadInput
+from orchestrator.cli.whole_file import whole_file
 
 ANNEAL_PACKAGES = ("asyncio", "concurrent", "email", "http", "json", "logging", "unittest", "xml")
 """Of the Python library; stage 2 reads these and stage 1 the rest."""
@@ -72,7 +72,7 @@ def write(folder: Path, *, pretrain_steps: int, anneal_steps: int) -> Path:
     """Write everything below ``folder``; returns the run.yaml.
 
     Raises:
-        BadInput: the Python library's sources are not on this machine, or cannot be written as tokens.
+        BadInput: the Python library's sources are not on this machine.
     """
     for name in ("data", "fleet"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -98,10 +98,9 @@ def sources(library: Path) -> Iterator[Path]:
 
 
 def _tokenize(files: list[Path], target: Path) -> None:
+    """A document a file, in the order of their paths."""
     if not files:
         raise BadInput("the Python library's sources are not on this machine; install them, or try another Python")
-    command = [sys.executable, "-P", "-m", "trainer.data.tokenize", str(target)]
-    names = "\n".join(str(path) for path in files)
-    done = subprocess.run(command, input=names, text=True, capture_output=True, check=False)
-    if done.returncode:
-        raise BadInput(f"cannot tokenise the Python library: {done.stderr.strip().splitlines()[-1]}")
+    with whole_file(target) as out:
+        for path in sorted(files):
+            out.write(ended(ids_of_bytes(path.read_bytes()), END_OF_DOCUMENT).data)

@@ -9,13 +9,13 @@ from typing import ClassVar
 import click
 import numpy as np
 
+from orchestrator.cli.encoders import END_OF_DOCUMENT, Ids, ended, ids_of_bytes
 from orchestrator.cli.errors import BadInput
 from orchestrator.cli.options import json_option
 from orchestrator.cli.output import print_document, print_lines
 from orchestrator.cli.yaml_files import checked
 from orchestrator.contract.base import Document
 
-END_OF_DOCUMENT = 256
 SOURCE_BYTES = {"text.u32": 2 << 20, "anneal.u32": 1 << 19}
 """How much text each token file holds; a token is a byte."""
 FILES = {"run.yaml": "run.yaml", "recipe.yaml": "recipe.yaml", "fleet.yaml": "fleet/fleet.yaml"}
@@ -96,13 +96,13 @@ def _sources() -> Iterator[bytes]:
 
 def _tokens(documents: Iterator[bytes], size: int) -> bytes:
     """At least ``size`` bytes of whole documents as little-endian uint32."""
-    blocks: list[np.ndarray[tuple[int], np.dtype[np.uint32]]] = []
+    blocks: list[Ids] = []
     count = 0
     while count < size:
         document = next(documents, None)
         if document is None:
             raise BadInput("the Python library's sources are not on this machine; install them, or try another Python")
-        blocks += [np.frombuffer(document, np.uint8).astype("<u4"), np.array([END_OF_DOCUMENT], "<u4")]
+        blocks.append(ended(ids_of_bytes(document), END_OF_DOCUMENT))
         count += len(document)
     return np.concatenate(blocks).tobytes()
 

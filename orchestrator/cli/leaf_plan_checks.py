@@ -2,7 +2,6 @@
 
 import subprocess
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from orchestrator.cli.errors import BadInput
 from orchestrator.contract.recipe import Recipe
@@ -13,7 +12,7 @@ SECONDS = 120.0
 
 
 def check(
-    plans: Iterable[LeafPlan], *, command: Sequence[str], recipe: Recipe, policy: Policy, data_root: Path, where: str
+    plans: Iterable[LeafPlan], *, command: Sequence[str], recipe: Recipe, policy: Policy, data_root: str, where: str
 ) -> None:
     """Ask the trainer about plans that have settings, and about weights; without a ``command`` nobody is asked.
 
@@ -23,7 +22,7 @@ def check(
     asked = tuple(plan for plan in plans if plan.settings)
     if not (asked or recipe.initial) or not command:
         return
-    question = LeafPlanCheck(recipe=recipe, plans=asked, stages=_stages(policy, recipe), data_root=str(data_root))
+    question = LeafPlanCheck(recipe=recipe, plans=asked, stages=_stages(policy, recipe), data_root=data_root)
     without = f"correct `check` in {where}, or go without: check: []"
     try:
         done = subprocess.run(

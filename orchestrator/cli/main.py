@@ -19,7 +19,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Begin": {
         "init": ("init:init", "Write an example that works on this machine."),
         "recipe": ("recipe:recipe", "What a recipe will do; the recipes that come with Everstep."),
-        "data": ("data:data", "What a recipe's data need before a run begins."),
+        "data": ("data:data", "Token files of text; the order of their samples."),
         "plan": ("plan:plan", "Which placement can run what, and what it needs."),
         "submit": ("submit:submit", "Check a run.yaml and start its run."),
         "controller": ("run_controller:controller", "Lead a run from this terminal."),

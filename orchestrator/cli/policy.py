@@ -101,7 +101,7 @@ def _checked_plans(store: RunStore, described: RunFile, *, where: str) -> tuple[
         command=run.check,
         recipe=recipe,
         policy=described.policy,
-        data_root=Path(run.data_root),
+        data_root=run.data_root,
         where=where,
     )
     return tuple(new)

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from orchestrator.cli import leaf_plan_checks, token_files
+from orchestrator.cli.bars import hashing_with_bar
 from orchestrator.cli.errors import BadInput
 from orchestrator.cli.options import run_argument
 from orchestrator.cli.people import asks
@@ -75,7 +76,8 @@ def changed_recipe(store: RunStore, recipe: Recipe, *, where: str) -> Recipe:
         BadInput: it is the same, no checkpoint fits it, its data are wrong, or no placement can run it.
     """
     run = store.run()
-    resolved = token_files.resolve(recipe, data_root=Path(run.data_root))
+    with hashing_with_bar() as hashing:
+        resolved = token_files.resolve(recipe, data_root=run.data_root, hashing=hashing)
     newest = store.recipe(store.revisions()[-1].recipe_sha256)
     if sha256_of(resolved.to_bytes()) == sha256_of(newest.to_bytes()):
         raise BadInput(f"{where}: the recipe is the one that run {store.name} has; to repeat steps: everstep rewind")
@@ -93,7 +95,7 @@ def changed_recipe(store: RunStore, recipe: Recipe, *, where: str) -> Recipe:
         command=run.check,
         recipe=resolved,
         policy=policy,
-        data_root=Path(run.data_root),
+        data_root=run.data_root,
         where=where,
     )
     return resolved

@@ -32,7 +32,7 @@ class RunFile(Part):
     fleet: Location
     """Folder of a local fleet, with a fleet.yaml in it."""
     data_root: Location
-    """Folder that the recipe's token files are relative to."""
+    """Folder that the recipe's token files are relative to, or ``gs://bucket/folder``."""
     recipe: Location
     """The recipe's file."""
     policy: Policy
@@ -63,7 +63,8 @@ class RunDescription:
     name: str
     store: str
     fleet: Path
-    data_root: Path
+    data_root: str
+    """A folder, or ``gs://bucket/folder``."""
     recipe_path: Path
     trainer: tuple[str, ...]
     check: tuple[str, ...]
@@ -94,9 +95,9 @@ def read_run(path: Path, *, name: str | None = None, store: str | None = None) -
         file=file,
         recipe=read_yaml(recipe_path, Recipe),
         name=file.name,
-        store=store or (file.store if "://" in file.store else str(_below(folder, file.store))),
+        store=store or _address(folder, file.store),
         fleet=_below(folder, file.fleet),
-        data_root=_below(folder, file.data_root),
+        data_root=_address(folder, file.data_root),
         recipe_path=recipe_path,
         trainer=file.trainer or (*python, "trainer.train"),
         zygote=file.zygote or (None if file.trainer else "trainer.zygote:trainer.train"),
@@ -114,6 +115,10 @@ def run_file_at(path: Path) -> RunFile:
 def _named(file: RunFile, name: str) -> RunFile:
     """The same run under another name. Raises BadInput: no name for a run."""
     return checked({**file.model_dump(mode="json"), "name": name}, RunFile, where="--name")
+
+
+def _address(folder: Path, given: str) -> str:
+    return given if "://" in given else str(_below(folder, given))
 
 
 def _below(folder: Path, given: str) -> Path:

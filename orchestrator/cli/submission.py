@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.cli import leaf_plan_checks, placement_checks, token_files
 from orchestrator.cli.errors import BadInput
+from orchestrator.cli.hashes import Hashing
 from orchestrator.cli.run_file import RunDescription
 from orchestrator.cli.yaml_files import read_yaml
 from orchestrator.contract.base import sha256_of
@@ -41,9 +42,7 @@ class Submission:
         return self.recipe.to_bytes()
 
 
-def check(
-    description: RunDescription, *, by: str, now: float, progress: token_files.Progress = lambda path, count: None
-) -> Submission:
+def check(description: RunDescription, *, by: str, now: float, hashing: Hashing | None = None) -> Submission:
     """Check all that a run.yaml says against recipe, data and fleet; reads only.
 
     Raises:
@@ -59,12 +58,12 @@ def check(
         data_root=description.data_root,
         where=str(description.where),
     )
-    recipe = token_files.resolve(description.recipe, data_root=description.data_root, progress=progress)
+    recipe = token_files.resolve(description.recipe, data_root=description.data_root, hashing=hashing)
     run = Run(
         name=description.name,
         recipe_sha256=sha256_of(recipe.to_bytes()),
         fleet=str(description.fleet),
-        data_root=str(description.data_root),
+        data_root=description.data_root,
         trainer=description.trainer,
         check=description.check,
         scrub=description.scrub,

@@ -5,21 +5,17 @@ from pathlib import Path
 from typing import ClassVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from orchestrator.cli import controllers, submission, token_files
+from orchestrator.cli import controllers, submission
+from orchestrator.cli.bars import hashing_with_bar
 from orchestrator.cli.identity import person
 from orchestrator.cli.options import json_option
 from orchestrator.cli.output import print_document, print_lines
-from orchestrator.cli.run_file import RunDescription, read_run
+from orchestrator.cli.run_file import read_run
 from orchestrator.cli.stores import make_store
 from orchestrator.cli.submission import Submission
 from orchestrator.contract.base import Document
 from orchestrator.store.objects import ObjectStore
-
-WORTH_A_BAR = 64 << 20
-"""Bytes of token files from which reading them takes long enough to show it."""
 
 
 class Submitted(Document):
@@ -46,14 +42,17 @@ class Submitted(Document):
 @click.option("--store", metavar="FOLDER", help="Instead of the store that the file names.")
 @click.option("--name", metavar="NAME", help="Instead of the name that the file gives.")
 @click.option("--controller/--no-controller", default=True, show_default=True, help="Start a controller for it.")
+@click.option("--rehash", is_flag=True, help="Hash every file, also those that have not changed since a submit.")
 @click.option("--watch", is_flag=True, help="Then watch it, as `everstep status --watch` does.")
 @json_option(schema="submitted")
-def submit(file: Path, store: str | None, name: str | None, controller: bool, watch: bool, as_json: bool) -> None:
+def submit(
+    file: Path, store: str | None, name: str | None, controller: bool, rehash: bool, watch: bool, as_json: bool
+) -> None:
     """Check a run.yaml with everything it names, and start the run.
 
     Everything is checked before anything is written: recipe, token files, placements, fleet, store. A controller is
     started that outlives this terminal. Submitting the same run again changes nothing and starts a controller if the
-    run has none.
+    run has none. What was found of files that have not changed since is remembered.
 
     \b
     Examples:
@@ -67,7 +66,8 @@ def submit(file: Path, store: str | None, name: str | None, controller: bool, wa
     submission.check_placements(description)
     objects = make_store(description.store)
     submission.probe(objects)
-    checked = check_with_bar(description)
+    with hashing_with_bar(use_remembered=not rehash) as hashing:
+        checked = submission.check(description, by=person(), now=time.time(), hashing=hashing)
     created = submission.create(checked, objects)
     leader = ensure_controller(checked, objects) if controller else controllers.leader_of(checked.run)
     answer = _submitted(checked, objects, created=created, leader=leader)
@@ -79,23 +79,6 @@ def submit(file: Path, store: str | None, name: str | None, controller: bool, wa
         from orchestrator.cli.watch import watch_run
 
         watch_run(objects, checked.run.name)
-
-
-def check_with_bar(description: RunDescription) -> Submission:
-    """Check a run; while large token files are read, a bar shows how far that is."""
-    total = token_files.total_bytes(description.recipe, data_root=description.data_root)
-    by, now = person(), time.time()
-    if total < WORTH_A_BAR:
-        return submission.check(description, by=by, now=now)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("token files", total=total)
-        return submission.check(
-            description,
-            by=by,
-            now=now,
-            progress=lambda path, count: bar.update(task, advance=count, description=path.name),
-        )
 
 
 def ensure_controller(checked: Submission, objects: ObjectStore) -> int:

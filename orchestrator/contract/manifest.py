@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from orchestrator.contract.base import Document, Part
 from orchestrator.contract.ledger import Fingerprint, Words
 from orchestrator.contract.names import CheckpointFolder, FilePath, Line, ManifestName
-from orchestrator.contract.recipe import Name, Positive, Sha256
+from orchestrator.contract.recipe import Crc32c, Generation, Name, Positive, Sha256
 from orchestrator.contract.run import Placement
 
 
@@ -25,9 +25,9 @@ class FileEntry(Part):
     size: Annotated[int, Field(ge=0)]
     sha256: Sha256 | None = None
     """Computed by who wrote it; None in a bucket, whose service computes its own."""
-    crc32c: Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{6}==$")] | None = None
-    """The service's own, base64 of its four bytes in big-endian order."""
-    generation: Annotated[str, Field(pattern=r"^[0-9]{1,20}$")] | None = None
+    crc32c: Crc32c | None = None
+    """The service's own."""
+    generation: Generation | None = None
     """At which the service had these bytes."""
 
     @model_validator(mode="after")

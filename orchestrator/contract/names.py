@@ -25,6 +25,8 @@ MANIFEST_NAME = r"^[0-9]{12,18}-a[0-9]{4,9}$"
 _FILE_PATH = rf"^{_PART}(/{_PART})*$"
 LONGEST_TOKEN_PATH = 1024
 TOKEN_PATH = rf"^(\./)?{_PART}(/{_PART})*$"
+BUCKET = r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"
+TOKEN_FILE_PATH = rf"^((\./)?|{BUCKET}/){_PART}(/{_PART})*$"
 _LOCATION = rf"^[^{_CONTROL}]+$"
 _LINE = rf"^[^{_CONTROL}]*$"
 _ALLOCATION = rf"^{_NAME}-g[0-9]{{1,9}}$"
@@ -40,6 +42,8 @@ FORMS = {
     MANIFEST_NAME: "must be a checkpoint's name such as 000000000400-a0001",
     _FILE_PATH: "must be below the checkpoint's folder: relative, no '..', backslash or control character",
     TOKEN_PATH: "must be below data_root: name it relative to it, without '..', backslash or control character",
+    TOKEN_FILE_PATH: "must be below data_root, relative to it, or gs://bucket/path; without '..', backslash or control "
+    "character",
     _LOCATION: "must be a path or address without control characters",
     _LINE: "must have no control characters",
     _ALLOCATION: "must be a run's name and its allocation, such as demo-g1",
@@ -60,7 +64,9 @@ CheckpointFolder = Annotated[str, StringConstraints(pattern=_CHECKPOINT_FOLDER, 
 FilePath = Annotated[str, StringConstraints(pattern=_FILE_PATH, max_length=1024)]
 """Of a checkpoint's file, inside the checkpoint's folder."""
 TokenPath = Annotated[str, StringConstraints(pattern=TOKEN_PATH, max_length=LONGEST_TOKEN_PATH)]
-"""Of a token file, below ``data_root``."""
+"""Of a folder or file below ``data_root``."""
+TokenFilePath = Annotated[str, StringConstraints(pattern=TOKEN_FILE_PATH, max_length=LONGEST_TOKEN_PATH)]
+"""Of a token file, below ``data_root`` or in any bucket."""
 Location = Annotated[str, StringConstraints(pattern=_LOCATION, min_length=1, max_length=4096)]
 """A path that a person chose, anywhere, or an address such as ``gs://…``."""
 Line = Annotated[str, StringConstraints(pattern=_LINE, max_length=4096)]

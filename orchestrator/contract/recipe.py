@@ -5,17 +5,21 @@ ledger and launch, and a mismatch is refused. Steps count optimizer updates over
 """
 
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer, model_validator
 
 from orchestrator.contract import names
 from orchestrator.contract.base import Document, Part
-from orchestrator.contract.names import TokenPath
+from orchestrator.contract.names import TokenFilePath, TokenPath
 
 Positive = Annotated[int, Field(gt=0)]
 Name = names.Name
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Crc32c = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{6}==$")]
+"""As Cloud Storage says it: base64 of its four bytes in big-endian order."""
+Generation = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")]
+"""Of an object in a bucket: another one has other bytes, or may."""
 
 
 def is_power_of_two(number: int) -> bool:
@@ -95,12 +99,27 @@ class Model(Part):
 class TokenFile(Part):
     """One headerless little-endian uint32 token file."""
 
-    path: TokenPath
-    """Relative to the run's ``data_root``, so that moving the data does not change the recipe."""
+    path: TokenFilePath
+    """Relative to the run's ``data_root``, so that moving the data does not change the recipe; or ``gs://bucket/path``."""
     sha256: Sha256 | None = None
-    """Filled in at submit."""
+    """Of a file in a folder. Filled in at submit."""
     tokens: Positive | None = None
     """Filled in at submit."""
+    crc32c: Crc32c | None = None
+    """The service's own, of a file in a bucket. Filled in at submit."""
+    generation: Generation | None = None
+    """Of a file in a bucket, which is read at no other. Filled in at submit."""
+
+    @property
+    def frozen(self) -> bool:
+        """Whether length and content are fixed."""
+        return self.tokens is not None and (self.sha256 is not None or None not in (self.crc32c, self.generation))
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What only a file in a bucket has is left out of others, so that recipes of before keep their bytes."""
+        fields: dict[str, Any] = write(self)
+        return {name: value for name, value in fields.items() if value is not None or name in ("sha256", "tokens")}
 
 
 class Data(Part):
@@ -265,7 +284,7 @@ class Recipe(Document):
         """Whether every token file has its hash and length, and the initial weights have theirs."""
         weights = self.initial is None or bool(self.initial.files)
         files = [file for stage in self.stages for file in stage.data.files]
-        return weights and all(stage.data.files for stage in self.stages) and all(f.sha256 and f.tokens for f in files)
+        return weights and all(stage.data.files for stage in self.stages) and all(file.frozen for file in files)
 
     def first_step_of(self, stage: Stage) -> int:
         """The step count at which ``stage`` starts."""

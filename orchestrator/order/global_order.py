@@ -11,13 +11,12 @@ left out. Row r of a batch belongs to virtual rank r // sequences_per_rank, so n
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.contract.recipe import Data, Stage
-from orchestrator.order.token_files import mapped
+from orchestrator.order.token_files import DataRoot, opened
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,12 @@ class GlobalOrder:
     Raises:
         ValueError: a token file whose length is not known yet, or fewer instances than one batch needs.
         ContractError: a written order is missing, or is not as long as the recipe says.
+        StoreUnavailable: it is in a bucket that cannot be asked.
     """
 
-    def __init__(self, stage: Stage, *, data_root: Path | None = None) -> None:
+    def __init__(self, stage: Stage, *, data_root: DataRoot | None = None) -> None:
         self._stage = stage
-        self._written = [] if data_root is None else [mapped(file, data_root=data_root) for file in stage.data.orders]
+        self._written = [] if data_root is None else opened(stage.data.orders, data_root=data_root)
         counts = [_tokens_of(stage, index) // stage.sequence_length for index in range(len(stage.data.files))]
         self._firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         """First instance of each file, and N at the end."""
@@ -89,7 +89,7 @@ def permutation(instances: int, *, seed: int) -> NDArray[np.uint32]:
 
 def data_sha256(data: Data) -> str:
     """What a stage reads, in one hash: its token files (names, lengths, hashes, in order) and the order's seed."""
-    files = [[file.path, file.tokens, file.sha256] for file in data.files]
+    files = [[file.path, file.tokens, file.sha256 or f"{file.crc32c} {file.generation}"] for file in data.files]
     return hashlib.sha256(json.dumps({"files": files, "seed": data.seed}).encode()).hexdigest()
 
 

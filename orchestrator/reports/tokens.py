@@ -12,18 +12,16 @@ import hashlib
 import heapq
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestrator.contract.base import Part
 from orchestrator.contract.checksum import checksum, words
 from orchestrator.contract.ledger import Record
 from orchestrator.contract.recipe import Recipe, Stage
 from orchestrator.order.global_order import GlobalOrder
-from orchestrator.order.token_files import mapped
+from orchestrator.order.token_files import DataRoot, Tokens, opened, read_rows
 
 SAMPLE = 16
 """Steps of each attempt that are read again besides its first and last."""
@@ -144,19 +142,20 @@ class TokenFiles:
     """The token files below a ``data_root``.
 
     Raises:
-        ContractError: (all methods) a token file is missing, or is not as long as the recipe says.
+        ContractError: (all methods) a token file is missing, or is not as the recipe says.
+        StoreUnavailable: (all methods) it is in a bucket that cannot be asked.
         ValueError: (all methods) the recipe has no such step.
     """
 
-    data_root: Path
-    _stages: dict[Stage, tuple[GlobalOrder, list[NDArray[np.uint32]]]] = field(default_factory=dict)
+    data_root: DataRoot
+    _stages: dict[Stage, tuple[GlobalOrder, list[Tokens]]] = field(default_factory=dict)
 
     def checksum_of(self, recipe: Recipe, step: int) -> str:
         """The words of step ``step``."""
         stage = _stage_at(recipe, step)
         order, files = self._opened(stage)
         places = [order.place(int(instance)) for instance in order.batch(step - recipe.first_step_of(stage))]
-        rows = [files[place.file][place.token : place.token + stage.sequence_length] for place in places]
+        rows = read_rows([(files[place.file], place.token) for place in places], length=stage.sequence_length)
         shape = (stage.virtual_ranks, stage.sequences_per_rank, stage.sequence_length)
         return words(checksum(np.stack(rows).astype(np.uint32).reshape(shape)))
 
@@ -174,10 +173,9 @@ class TokenFiles:
             for row, place in enumerate(places)
         )
 
-    def _opened(self, stage: Stage) -> tuple[GlobalOrder, list[NDArray[np.uint32]]]:
+    def _opened(self, stage: Stage) -> tuple[GlobalOrder, list[Tokens]]:
         if stage not in self._stages:
-            files = [mapped(file, data_root=self.data_root) for file in stage.data.files]
-            self._stages[stage] = GlobalOrder(stage), files
+            self._stages[stage] = GlobalOrder(stage), opened(stage.data.files, data_root=self.data_root)
         return self._stages[stage]
 
 

@@ -6,6 +6,7 @@ for a limited time. A repeated conditional write may meet its own first try, who
 is read back, and one's own bytes there mean success. Everything below the address belongs to the store.
 """
 
+import base64
 import logging
 import re
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+import google_crc32c
 from google.api_core import exceptions as answers
 from google.auth import exceptions as credentials
 from google.cloud import storage  # type: ignore[import-untyped]
@@ -141,10 +143,7 @@ class GcsStore:
         return {rest: int(blob.size) for rest, blob in self._listed(prefix).items()}
 
     def files(self, prefix: str) -> dict[str, FileEntry]:
-        return {
-            rest: FileEntry(size=int(blob.size), crc32c=blob.crc32c, generation=str(blob.generation))
-            for rest, blob in self._listed(prefix).items()
-        }
+        return {rest: _entry(blob) for rest, blob in self._listed(prefix).items()}
 
     def children(self, prefix: str) -> list[str]:
         base = self._key(check_prefix(prefix))
@@ -162,6 +161,25 @@ class GcsStore:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for _ in pool.map(self._delete_one, names):
                 pass
+
+    def entry(self, name: str) -> FileEntry:
+        blob = self._bucket.blob(self._key(name))
+        self._asked(name, _Tries(), lambda: blob.reload(**self._once))
+        return _entry(blob)
+
+    def read_range(self, name: str, *, start: int, size: int, generation: str) -> bytes:
+        blob = self._bucket.blob(self._key(name))
+
+        def ask() -> bytes:
+            data: bytes = blob.download_as_bytes(start=start, end=start + size - 1, **self._once)
+            if str(blob.generation) == generation and len(data) != size:  # the hash that comes along is of the whole
+                raise ConnectionError(f"{len(data)} of {size} bytes arrived")
+            return data
+
+        data = self._asked(name, _Tries(), ask)
+        if str(blob.generation) != generation:  # of this response
+            raise _conflict(name)
+        return data
 
     def check(self) -> None:
         """Raises StoreUnavailable: the bucket is not there, or may not be listed."""
@@ -267,6 +285,15 @@ class GcsStore:
     def _once(self) -> dict[str, object]:
         """The client's own retries are off: they end at other errors and know nothing of our deadline."""
         return {"retry": None, "timeout": (self._patience.connect, self._patience.answer)}
+
+
+def crc32c_of(data: memoryview | bytes) -> str:
+    """As the service says it of an object with these bytes."""
+    return base64.b64encode(google_crc32c.value(bytes(data)).to_bytes(4, "big")).decode()
+
+
+def _entry(blob: storage.Blob) -> FileEntry:
+    return FileEntry(size=int(blob.size), crc32c=blob.crc32c, generation=str(blob.generation))
 
 
 def _conflict(name: str) -> Conflict:

@@ -94,6 +94,22 @@ class ObjectStore(Protocol):
         ...
 
 
+class RangeStore(Protocol):
+    """Large objects that others wrote, read in parts; any name that the service takes."""
+
+    def check(self) -> None:
+        """Raises StoreUnavailable: it is not there, or may not be listed."""
+        ...
+
+    def entry(self, name: str) -> FileEntry:
+        """What the service says of an object: size, hash, generation. Raises NotFound, StoreUnavailable."""
+        ...
+
+    def read_range(self, name: str, *, start: int, size: int, generation: str) -> bytes:
+        """``size`` bytes from ``start`` on, of this generation. Raises Conflict, NotFound, StoreUnavailable."""
+        ...
+
+
 _NAME = re.compile(OBJECT_NAME)
 
 

@@ -2,16 +2,32 @@
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.store.local import LocalStore
-from orchestrator.store.objects import ObjectStore, StoreUnavailable
+from orchestrator.store.objects import ObjectStore, RangeStore, StoreUnavailable
 
+if TYPE_CHECKING:
+    from orchestrator.store.gcs import GcsStore
+
+MISSING = "{}: this needs google-cloud-storage, which is not installed; pip install 'everstep[gcs]'"
 _SCHEME = re.compile(r"([a-z0-9]+):/")
 
 
 def is_bucket(address: str) -> bool:
     """``gs://…``, else a folder."""
     return address.startswith("gs://")
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """``gs://bucket/a/b`` as ``gs://bucket`` and ``a/b``."""
+    bucket, _, name = address.removeprefix("gs://").partition("/")
+    return f"gs://{bucket}", name
+
+
+def open_ranges(address: str, *, seconds: float = 45.0) -> RangeStore:
+    """A bucket whose large objects are read in parts; requests are repeated for ``seconds``. Raises: as below."""
+    return _bucket(address, seconds=seconds)
 
 
 def open_objects(address: str, *, make: bool = False) -> ObjectStore:
@@ -30,10 +46,21 @@ def open_objects(address: str, *, make: bool = False) -> ObjectStore:
         if scheme is not None:
             raise ValueError(f"store {address}: there are folders and gs:// buckets, no {scheme[1]}:")
         return LocalStore(Path(address), make=make)
+    return _bucket(address)
+
+
+def crc32c_of(data: memoryview) -> str:
+    """What a bucket says of an object with these bytes. Raises StoreUnavailable: its client is not installed."""
     try:
-        from orchestrator.store.gcs import GcsStore
+        from orchestrator.store.gcs import crc32c_of
     except ImportError as error:
-        raise StoreUnavailable(
-            f"store {address}: this needs google-cloud-storage, which is not installed; pip install 'everstep[gcs]'"
-        ) from error
-    return GcsStore(address)
+        raise StoreUnavailable(MISSING.format("a hash of a bucket")) from error
+    return crc32c_of(data)
+
+
+def _bucket(address: str, *, seconds: float | None = None) -> "GcsStore":
+    try:
+        from orchestrator.store.gcs import GcsStore, Patience
+    except ImportError as error:
+        raise StoreUnavailable(MISSING.format(f"store {address}")) from error
+    return GcsStore(address, patience=None if seconds is None else Patience(total=seconds))

@@ -14,6 +14,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliFolder:
     """The working folder of the test; nothing is written yet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("EVERSTEP_STORE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path.with_name(f"{tmp_path.name}-cache")))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # for processes that a command starts
     return CliFolder(tmp_path)
 

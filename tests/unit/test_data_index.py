@@ -70,6 +70,15 @@ def test_what_is_printed_can_be_put_into_the_recipe(recipe: Recipe, tmp_path: Pa
     assert [path.name for path in (tmp_path / "orders").iterdir()] == ["pretrain-256-7.u32"]
 
 
+def test_orders_that_the_recipe_names_already_may_be_missing_or_others(recipe: Recipe, tmp_path: Path) -> None:
+    (order,) = written(recipe, tmp_path)
+    (tmp_path / order.path).unlink()
+    (file,) = recipe.stages[0].data.files
+    (tmp_path / file.path).write_bytes(b"\0" * 4 * 16 * 8)
+    (shorter,) = written(with_orders(recipe, order), tmp_path)
+    assert shorter.path == "orders/pretrain-8-7.u32"
+
+
 def test_another_order_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     (order,) = written(recipe, tmp_path)
     path = tmp_path / order.path

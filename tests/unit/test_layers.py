@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ("jax", "jaxlib", "flax", "optax", "orbax", "tensorstore", "tensorboardX", "trainer", "google", "gcsfs")
+HEAVY = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax",
+    "tensorstore",
+    "tensorboardX",
+    "tokenizers",
+    "trainer",
+    "google",
+    "gcsfs",
+)
 """What a controller is installed without, and the package that needs it."""
 
 IMPORT_ALL = """
@@ -50,7 +62,7 @@ def declared(*extras: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("package", "extras"),
-    [("orchestrator", ("export", "gcs")), ("trainer", ("trainer",))],
+    [("orchestrator", ("data", "export", "gcs")), ("trainer", ("trainer",))],
     ids=["orchestrator", "trainer"],
 )
 def test_every_third_party_import_is_a_declared_dependency(package: str, extras: tuple[str, ...]) -> None:

@@ -262,7 +262,7 @@ def test_an_id_out_of_the_vocabulary_is_named_with_its_place(folder: CliFolder) 
 
 
 def test_an_id_beyond_the_first_block_is_found(folder: CliFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.cli.token_files.CHUNK", 64)
+    monkeypatch.setattr("orchestrator.cli.hashes.CHUNK", 64)
     folder.tokens([1] * 300 + [99] + [2] * 300)
     assert "token 300 is 99" in error_line(folder.submit())
 

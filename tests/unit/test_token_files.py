@@ -10,7 +10,6 @@ from orchestrator.contract.recipe import Data, Schedule, Stage, TokenFile
 from orchestrator.order.global_order import GlobalOrder
 from trainer.data import token_files
 from trainer.data.token_files import StageBatches
-from trainer.data.tokenize import END_OF_DOCUMENT, tokenize_bytes
 
 
 def stage_of(*files: TokenFile, length: int = 4) -> Stage:
@@ -98,26 +97,3 @@ def test_token_beyond_the_vocabulary_is_named_with_its_place(tmp_path: Path) -> 
     batches.read(0, np.array([0, 1, 3]))
     with pytest.raises(ContractError, match=rf"a\.u32: token {bad} is 8, but the model's vocab_size is 8"):
         batches.read(0, np.array([2]))
-
-
-def test_bytes_become_tokens_in_the_order_of_paths(tmp_path: Path) -> None:
-    (tmp_path / "b").write_bytes(b"\xff\0")
-    (tmp_path / "a").write_bytes(b"hi")
-    (tmp_path / "empty").write_bytes(b"")
-    seen: list[tuple[int, int]] = []
-    found = tokenize_bytes(
-        [tmp_path / "b", tmp_path / "empty", tmp_path / "a"],
-        tmp_path / "out.u32",
-        lambda files, tokens: seen.append((files, tokens)),
-    )
-    data = (tmp_path / "out.u32").read_bytes()
-    assert np.frombuffer(data, "<u4").tolist() == [*b"hi", END_OF_DOCUMENT, 255, 0, END_OF_DOCUMENT]
-    assert found == TokenFile(path="out.u32", sha256=sha256_of(data), tokens=6)
-    assert seen == [(1, 3), (2, 6), (3, 6)]
-
-
-def test_nothing_to_tokenize_leaves_no_file(tmp_path: Path) -> None:
-    (tmp_path / "empty").write_bytes(b"")
-    with pytest.raises(ValueError, match="nothing to tokenize"):
-        tokenize_bytes([tmp_path / "empty"], tmp_path / "out.u32", lambda *_: None)
-    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
