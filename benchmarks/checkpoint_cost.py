@@ -260,6 +260,7 @@ def _rounds(*, folder: str, rounds: int) -> Samples:
     from trainer import attempt
     from trainer.checkpoint.commit import own_head
     from trainer.checkpoint.orbax_files import CHUNK_BYTES
+    from trainer.compile_cache import built
     from trainer.launch import Launch
     from trainer.progress import ProgressReport
 
@@ -267,7 +268,8 @@ def _rounds(*, folder: str, rounds: int) -> Samples:
     ProgressReport(launch.store, attempt=launch.spec.attempt, process=launch.process).enter("initialise")
     head = own_head(launch.store, launch.spec)
     peers = attempt.connect(launch)
-    program, _ = attempt.compile_program(launch)
+    program = built(launch.recipe.model, launch.stage, leaf_plan=launch.spec.leaf_plan)
+    attempt.compile_program(launch, program)
     peers.barrier("compile", seconds=attempt.COMPILE_SECONDS)
 
     def clean(number: int) -> None:

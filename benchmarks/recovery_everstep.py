@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ class Everstep:
                 folder.write_state(folder.state().model_copy(update={"present": False}))
         killed = time.time()
         for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has followed its parent by now
+                os.kill(pid, signal.SIGKILL)
         return killed
 
     def _prepared(self, run: str) -> bool:

@@ -23,7 +23,7 @@ from trainer import versions
 from trainer.checkpoint.commit import Committer, Origin, own_head
 from trainer.checkpoint.restore import Restored, Restorer
 from trainer.checkpoint.saver import Saver
-from trainer.compile_cache import Outcome, compiled
+from trainer.compile_cache import Outcome, built, compile_or_load
 from trainer.convert.weights import HuggingFaceWeights, verify_files
 from trainer.data.token_files import StageBatches
 from trainer.drain import Drain
@@ -60,13 +60,16 @@ def run_attempt(launch: Launch, progress: ProgressReport, drain: Drain) -> ExitC
         return leave(ExitCode.DRAINED_NOTHING_NEW, progress, peers)
 
     progress.enter("compile")
+    program = built(launch.recipe.model, launch.stage, leaf_plan=launch.spec.leaf_plan)
+    restorer = restorer_of(launch, peers, program=program, head=head.value)
+    if restorer is not None:
+        restorer.begin()
     with preparing(launch, batches):
-        program, outcome = compile_program(launch)
+        progress.set_compile_cache(compile_program(launch, program))
         peers.barrier("compile", seconds=COMPILE_SECONDS)
-    progress.set_compile_cache(outcome)
 
     progress.enter("restore")
-    restored = restore(launch, peers, program=program, head=head.value)
+    restored = restorer.newest() if restorer is not None else None
     fingerprint = fingerprint_of(launch, jax.devices()[0])
     with open_ledger(launch) as ledger, profiler_of(launch, program, progress=progress) as profiler:
         training = Training(
@@ -111,10 +114,11 @@ def preparing(launch: Launch, batches: StageBatches) -> Iterator[None]:
             task.result()
 
 
-def compile_program(launch: Launch) -> tuple[Program, Outcome]:
-    """The update, compiled for this placement's devices."""
+def compile_program(launch: Launch, program: Program) -> Outcome:
+    """The update, for this placement's devices."""
     spec = launch.spec
-    return compiled(
+    return compile_or_load(
+        program,
         launch.recipe.model,
         launch.stage,
         leaf_plan=spec.leaf_plan,
@@ -124,12 +128,11 @@ def compile_program(launch: Launch) -> tuple[Program, Outcome]:
     )
 
 
-def restore(launch: Launch, peers: Peers, *, program: Program, head: Head) -> Restored | None:
-    """The newest checkpoint that is whole; None: this is the attempt that initialises.
+def restorer_of(launch: Launch, peers: Peers, *, program: Program, head: Head) -> Restorer | None:
+    """What finds the newest checkpoint that is whole; None: this is the attempt that initialises.
 
     Raises:
-        NothingRestores: checkpoints exist and none is whole.
-        ContractError: the spec names none although one was committed, or names one of another run or recipe.
+        ContractError: the spec names none although one was committed.
     """
     spec = launch.spec
     if spec.resume is None:
@@ -139,7 +142,7 @@ def restore(launch: Launch, peers: Peers, *, program: Program, head: Head) -> Re
                 "attempt before the first commit initialises"
             )
         return None
-    restorer = Restorer(
+    return Restorer(
         store=launch.store,
         spec=spec,
         stage_first_step=launch.first_step,
@@ -147,7 +150,6 @@ def restore(launch: Launch, peers: Peers, *, program: Program, head: Head) -> Re
         peers=peers,
         log=lambda text: print(f"everstep: {text}", flush=True),
     )
-    return restorer.newest()
 
 
 def fingerprint_of(launch: Launch, device: jax.Device) -> Fingerprint:

@@ -10,6 +10,7 @@ import pickle
 import stat
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -66,10 +67,22 @@ class CompileCache:
             print(f"everstep: {self._file} is not written: {error}", flush=True)
 
 
-def compiled(
-    model: Model, stage: Stage, *, leaf_plan: LeafPlan, placement: Placement, process: int, cache: Path | None
-) -> tuple[Program, Outcome]:
-    """A stage's program on all devices of this process's placement, out of the cache where it is there."""
+def built(model: Model, stage: Stage, *, leaf_plan: LeafPlan) -> Program:
+    """A stage's program on all devices, to be compiled."""
+    return build_program(StepPlan.from_leaf_settings(model, stage, settings=leaf_plan.settings), jax.devices())
+
+
+def compile_or_load(
+    program: Program,
+    model: Model,
+    stage: Stage,
+    *,
+    leaf_plan: LeafPlan,
+    placement: Placement,
+    process: int,
+    cache: Path | None,
+) -> Outcome:
+    """What ``built`` gave, compiled for this process of its placement; out of the cache where it is there."""
     devices = jax.devices()
     key = executables_key(
         leaf_plan.settings,
@@ -80,13 +93,12 @@ def compiled(
         process=process,
         environment=os.environ,
     )
-    program = build_program(StepPlan.from_leaf_settings(model, stage, settings=leaf_plan.settings), devices)
     kept = CompileCache(cache, key=key, devices=devices)
     found = kept.load()
     executables = program.compile(found)
     if found is None:
         kept.keep(executables)
-    return program, kept.outcome
+    return kept.outcome
 
 
 def _read(file: Path, devices: Sequence[jax.Device]) -> Executables:
@@ -98,10 +110,12 @@ def _read(file: Path, devices: Sequence[jax.Device]) -> Executables:
     if hashlib.sha256(data[DIGEST:]).digest() != data[:DIGEST]:
         raise ValueError("it is damaged")
     kept = pickle.loads(data[DIGEST:])
-    return {
-        name: deserialize_and_load(body, inputs, outputs, execution_devices=devices)
-        for name, (body, inputs, outputs) in kept.items()
-    }
+    with ThreadPoolExecutor(len(kept), thread_name_prefix="executables") as side_by_side:
+        loading = {
+            name: side_by_side.submit(deserialize_and_load, body, inputs, outputs, execution_devices=devices)
+            for name, (body, inputs, outputs) in kept.items()
+        }
+        return {name: loaded.result() for name, loaded in loading.items()}
 
 
 def _write(file: Path, executables: Executables) -> None:

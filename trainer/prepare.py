@@ -78,7 +78,7 @@ def compile_here(task: Task, *, cache: Path, process: int, coordinator: str) -> 
     """One process's part."""
     import jax
 
-    from trainer.compile_cache import compiled
+    from trainer.compile_cache import built, compile_or_load
 
     confirm_loaded(LOADED)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -89,7 +89,8 @@ def compile_here(task: Task, *, cache: Path, process: int, coordinator: str) -> 
         cluster_detection_method="deactivate",
         initialization_timeout=MEET_SECONDS,
     )
-    _, outcome = compiled(
+    outcome = compile_or_load(
+        built(task.recipe.model, task.stage, leaf_plan=task.leaf_plan),
         task.recipe.model,
         task.stage,
         leaf_plan=task.leaf_plan,

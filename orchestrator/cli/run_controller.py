@@ -166,7 +166,7 @@ def controller(ctx: click.Context, run: str, store: str | None, every: float | N
     if other is not None:
         note(f"process {other} leads run {run} too; that is safe, and one is enough")
     clock = Commentary(run_store, say=_say)
-    with _ended_by_signals(clock), leading(document), wired(run_store, clock=clock, say=_say) as led:
+    with _roused_by_signals(clock), leading(document), wired(run_store, clock=clock, say=_say) as led:
         clock.controller = led
         _say(f"leading run {run} in {run_store.address}")
         led.run(every=every or (LOOK_AT_BUCKET if is_bucket(run_store.address) else LOOK_AT_FOLDER))
@@ -175,8 +175,10 @@ def controller(ctx: click.Context, run: str, store: str | None, every: float | N
 
 
 @contextlib.contextmanager
-def _ended_by_signals(clock: Commentary) -> Iterator[None]:
+def _roused_by_signals(clock: Commentary) -> Iterator[None]:
     before = {number: signal.signal(number, clock.end) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    # an agent is its child, if this controller started it: its death is looked at without waiting for the next look
+    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: clock.wake())
     try:
         yield
     finally:

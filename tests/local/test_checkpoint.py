@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -17,17 +18,17 @@ from numpy.typing import NDArray
 
 from orchestrator.contract.checksum import checksum
 from orchestrator.contract.ledger import Fingerprint
-from orchestrator.contract.manifest import Manifest, manifest_name
+from orchestrator.contract.manifest import Manifest, Quarantine, manifest_name
 from orchestrator.store.local import LocalStore
 from orchestrator.store.objects import StoreUnavailable
 from orchestrator.store.run_store import RunStore
 from tests.local.attempts import REPOSITORY, SmallRun, small_recipe, stage_of, write_tokens
 from trainer.checkpoint import orbax_files, scrub
 from trainer.checkpoint.commit import Committer, Fenced, Origin, own_head
-from trainer.checkpoint.restore import checksums_of
+from trainer.checkpoint.restore import NothingRestores, Restorer, checksums_of
 from trainer.checkpoint.saver import Outcome, Saver
 from trainer.checkpoint.verify import Checksums, changed_file, differing_arrays, missing_or_resized
-from trainer.parallel.state_checksums import by_path
+from trainer.parallel.state_checksums import ReadChecksums, by_path
 
 ONE_HASH = "0" * 64
 
@@ -93,6 +94,9 @@ class Alone:
 
     def from_first(self, what: str, text: str, *, seconds: float) -> str:
         return text
+
+    def gather(self, what: str, text: str, *, seconds: float) -> list[str]:
+        return [text]
 
     def meet(self, label: str, point: str, *, seconds: float) -> None: ...
 
@@ -267,6 +271,47 @@ def test_records_are_closed_before_the_checkpoint_that_they_lead_to(run: SmallRu
     assert "3 records wait" in str(outcome.problem)
     assert run.head.manifest is None
     assert run.store.manifest_names() == []
+
+
+class Uncompiled:
+    """A program on a mesh, whose checksums alone can be asked for."""
+
+    def __init__(self) -> None:
+        self.mesh = mesh_of(2)
+        self.abstract_state = abstract_on(self.mesh, axis=0)
+
+    def checksums(self, state: Any) -> ReadChecksums:
+        return lambda: checksums_of(state, mesh=self.mesh)
+
+    def next_stage_state(self, params: Any) -> Any:
+        raise NotImplementedError
+
+
+def restorer_of(run: SmallRun) -> Restorer:
+    spec = run.spec(run.fence(), hosts=1, devices=2)
+    return Restorer(store=run.store, spec=spec, stage_first_step=0, program=Uncompiled(), peers=Alone(), log=print)
+
+
+def test_a_restore_that_was_begun_does_not_read_again(run: SmallRun) -> None:
+    manifest = saved(run)
+    restorer = restorer_of(run)
+    restorer.begin()
+    assert restorer._ahead is not None
+    restorer._ahead.result()
+    shutil.rmtree(folder_of(run, manifest))
+    restored = restorer.newest()
+    assert restored.manifest == manifest
+    assert same_bits(restored.state)
+
+
+def test_what_was_read_ahead_is_not_taken_for_an_older_checkpoint(run: SmallRun) -> None:
+    older, newest = saved(run), saved(run, next_step=8)
+    restorer = restorer_of(run)
+    restorer.begin()
+    run.store.create_quarantine(Quarantine(manifest=newest.name, problem="x", attempt=None, at=0.0))
+    shutil.rmtree(folder_of(run, older) / "state")
+    with pytest.raises(NothingRestores, match="1 tried now"):
+        restorer.newest()
 
 
 def test_head_names_a_checkpoint_once_the_step_beyond_it_was_recorded(run: SmallRun) -> None:

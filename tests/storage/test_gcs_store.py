@@ -1,13 +1,14 @@
 """A bucket as a store: the contract of every store, on healthy and on bad networks, and what only a bucket has."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
+from google.cloud import storage  # type: ignore[import-untyped]
 from google.cloud.storage import Bucket
 
 from orchestrator.cli.main import main as cli
@@ -146,6 +147,40 @@ def test_an_address_that_is_no_buckets_is_refused(server: GcsServer, address: st
 def test_another_kind_of_store_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="folders and gs:// buckets"):
         open_objects(address)
+
+
+STRAYS = (".DS_Store", "a\nb/x", "run/copy of x.json", "run/x.json~", "run/\n")
+"""Names that a bucket takes and no object of a store has: a person, or another program, made them."""
+
+
+def test_strays_are_no_children(store: GcsStore, address: str) -> None:
+    bucket, _, folder = address.removeprefix("gs://").partition("/")
+    for name in STRAYS:
+        storage.Client(project=None).bucket(bucket).blob(f"{folder}/{name}").upload_from_string("x", retry=None)
+    assert len(store.names("run/")) == 3, "they are not there"
+    assert store.children("run/") == []
+    store.create("run/head", b"1")
+    store.create("run/events/1", b"1")
+    assert store.children("run/") == ["events", "head"]
+    assert store.children("") == ["run"]
+
+
+class Listing(list[Mock]):
+    """An answer to a listing with a delimiter, for names that the server takes for paths of files."""
+
+    def __init__(self, objects: Sequence[str], prefixes: Sequence[str]) -> None:
+        super().__init__(Mock() for _ in objects)
+        for blob, name in zip(self, objects, strict=True):
+            blob.name = name
+        self.prefixes = set(prefixes)
+
+
+def test_paths_out_of_the_store_are_no_children(store: GcsStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = f"{address.removeprefix('gs://').partition('/')[2]}/run/"
+    objects = [f"{base}{name}" for name in ("", ".", "..", "head")]
+    prefixes = [f"{base}{name}/" for name in ("", ".", "..", "events")]  # of run//x, run/./x, run/../x, run/events/1
+    monkeypatch.setattr(storage.Client, "list_blobs", lambda *_, **__: Listing(objects, prefixes))
+    assert store.children("run/") == ["events", "head"]
 
 
 def test_the_files_of_a_checkpoint_have_the_services_hash_and_generation(store: GcsStore) -> None:

@@ -217,13 +217,24 @@ def stored(run: RunFactory, name: str) -> Stored:
     return objects_of(run).read(f"{run.store.name}/{name}")
 
 
-def test_parents_cannot_go_in_a_circle(documents: dict[type[Document], list[Document]]) -> None:
+def test_parents_cannot_go_in_a_circle(
+    documents: dict[type[Document], list[Document]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for parent in (MANIFEST, "000000000005-a0001", "000000000004-a0002"):
         with pytest.raises(ContractError, match=f"parent {parent} is not older than {MANIFEST} itself"):
             Manifest.from_bytes(written(documents, Manifest, "parent", parent), where="file.json")
     run = RunFactory(steps=12)
     run.launch("full").train(4).commit()
     put(run, f"manifests/{OLDER}.json", stored(run, f"manifests/{MANIFEST}.json").data)
+    seen: list[str] = []
+    read = run.store.manifest
+
+    def manifest(name: str) -> Manifest:
+        assert name not in seen, f"the parents of {MANIFEST} go in a circle: {', '.join([*seen, name])}"
+        seen.append(name)
+        return read(name)
+
+    monkeypatch.setattr(run.store, "manifest", manifest)
     with pytest.raises(
         ContractError, match=rf"{OLDER}\.json: it is checkpoint {MANIFEST}, not checkpoint {OLDER}; restore"
     ):

@@ -7,7 +7,8 @@ and the checkpoint stays.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
@@ -66,7 +67,7 @@ class Restored:
     manifest: Manifest
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Restorer:
     """Restores for one attempt."""
 
@@ -76,6 +77,14 @@ class Restorer:
     program: Program
     peers: Agreement
     log: Callable[[str], None]
+    _ahead: "Future[tuple[str, Tree]] | None" = field(default=None, init=False)
+
+    def begin(self) -> None:
+        """Read the checkpoint to resume from beside what is done meanwhile: ``newest`` waits for it. Nothing is
+        concluded from it before that, and it needs none of the program's executables."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="restore")
+        self._ahead = pool.submit(self._read_ahead)
+        pool.shutdown(wait=False)
 
     def newest(self) -> Restored:
         """The newest candidate that is whole; those before it are quarantined.
@@ -133,9 +142,11 @@ class Restorer:
     def _try(self, manifest: Manifest) -> Tree | str:
         """The state, or what is wrong with the checkpoint: the same in all processes."""
         whole = manifest.stage == self.spec.stage
-        wanted = self.program.abstract_state if whole else {"params": self.program.abstract_state["params"]}
+        wanted = self._wanted(manifest)
         paths = self._fitting(manifest, wanted)
-        own, state = self._read(manifest, wanted)
+        ahead, self._ahead = self._ahead, None
+        begun = ahead if manifest.name == self.spec.resume else None
+        own, state = self._read(manifest, wanted) if begun is None else begun.result()
         problems = [text for text in self.peers.gather("restore", own, seconds=RESTORE_SECONDS) if text]
         if problems:
             return problems[0]
@@ -158,6 +169,16 @@ class Restorer:
                 )
             )
         return state
+
+    def _wanted(self, manifest: Manifest) -> Tree:
+        """All arrays; of another stage's checkpoint the parameters."""
+        state = self.program.abstract_state
+        return state if manifest.stage == self.spec.stage else {"params": state["params"]}
+
+    def _read_ahead(self) -> tuple[str, Tree]:
+        assert self.spec.resume is not None
+        manifest = self.store.manifest(self.spec.resume)
+        return self._read(manifest, self._wanted(manifest))
 
     def _read(self, manifest: Manifest, wanted: Tree) -> tuple[str, Tree]:
         """(what is wrong with the files, or nothing; the state)."""
