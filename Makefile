@@ -11,7 +11,7 @@ PYTEST_FLAGS ?=
 
 bin := $(VENV)/bin
 pins := requirements/pins.txt
-disk := 900 MB
+disk := 1.8 GB
 
 # An environment is known by what it was made from: interpreter, folder and pins. Its stamp is written last and carries
 # that identity in its name, so a changed pin or Python, a moved checkout and an interrupted build all mean: make it anew.

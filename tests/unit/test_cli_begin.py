@@ -102,9 +102,11 @@ def test_a_signal_ends_the_controller_and_says_how_to_start_another(
 ) -> None:
     everstep("drill", "shrink", "main", "--keep", "0")
 
+    wait = SystemClock.wait
+
     def ended(self: SystemClock, seconds: float) -> bool:
         os.kill(os.getpid(), number)
-        return self._stopped.wait(30)
+        return wait(self, 30)
 
     monkeypatch.setattr(SystemClock, "wait", ended)
     result = submitted.call("controller", "demo")

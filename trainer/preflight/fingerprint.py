@@ -6,9 +6,10 @@ are left out. How much else counts depends on what could change a bit:
 
 - where numbers are added up (products, sums, kernels): operations with the shapes and layouts of what they take and
   give, and the windows in which the unit is cut;
-- element by element: operations and dtypes, since no shape, layout or tile changes the result of an element;
-- element by element over the part that a device holds (``scopes.SHARD``): each operation for itself and once, since
-  how many arrays the compiler takes together depends on their size;
+- element by element: operations and dtypes, since no shape, layout or tile changes the result of an element, and not
+  how often, since computing it twice does not either;
+- element by element over the part that a device holds (``scopes.SHARD``): each operation for itself, since how many
+  arrays the compiler takes together depends on their size;
 - adds of the reduction tree (``scopes.REDUCTION``): not at all, since the tree fixes their order.
 
 Two programs whose counts are equal compute the same leaf by the same operations in the same tiles.
@@ -115,7 +116,7 @@ def _computed(program: Program, one: Instruction, shapes: Mapping[str, str]) -> 
         return [("\n".join([*described, *_BOUNDS.findall(one.attributes)]), True)]
     if any(SHARD in (line.op_name or one.op_name) for line, _ in lines):
         return [(text, False) for text in described]
-    return [("\n".join(sorted(described)), True)]
+    return [("\n".join(sorted(described)), False)]
 
 
 def _enclosed(
