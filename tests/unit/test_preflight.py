@@ -147,6 +147,22 @@ def test_what_could_change_a_bit_changes_the_fingerprint_and_is_named(other: str
     assert here.sha256 != there.sha256
 
 
+def test_a_sum_over_one_element_is_a_move() -> None:
+    plain = fingerprint(parse(program()))
+    tree = "  ROOT %add.3 = f32[4]{0} add(%p.4, %p.4), metadata"
+    summed = "  %zero = f32[] constant(0)\n  ROOT %add.3 = f32[4]{0} reduce(%p.4, %zero), "
+    summed += "dimensions={1}, to_apply=%plus, metadata"
+    plus = "%plus (x: f32[], y: f32[]) -> f32[] {\n  %x = f32[] parameter(0)\n  ROOT %sum = f32[] add(%x, %x)\n}\n\n"
+    text = (
+        program()
+        .replace(tree, summed)
+        .replace("everstep_reduction/", "")
+        .replace("%fused_tree (", plus + "%fused_tree (")
+    )
+    assert fingerprint(parse(text)).total == plain.total + 1
+    assert fingerprint(parse(text.replace("f32[4,2]", "f32[4,1]"))).sha256 == plain.sha256
+
+
 def test_another_kernel_of_the_same_name_is_another_leaf() -> None:
     one, other = (fingerprint(parse(program()), kernels=[source]) for source in ("body", "other"))
     assert compare(one, other).equal == 3

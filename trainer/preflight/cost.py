@@ -53,7 +53,7 @@ def cost(program: Program) -> Cost:
         for one in instructions:
             if one.opcode in ("convolution", "dot"):
                 flops += times * _product_flops(one, shapes)
-            if name not in program.fused:
+            if name in program.scheduled:
                 cycles += times * _cycles(one)
             for kernel in passes:
                 passes[kernel] += times * (one.opcode == "custom-call" and one.name.startswith(kernel))

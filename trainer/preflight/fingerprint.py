@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from trainer.parallel.scopes import REDUCTION, SHARD
 from trainer.preflight.cost import KINDS
-from trainer.preflight.hlo import Instruction, Program
+from trainer.preflight.hlo import RUNS_OTHERS, Instruction, Program, arrays
 
 ADDING_UP = frozenset({"dot", "convolution", "reduce", "reduce-window", "scatter", "custom-call"})
 ELEMENTWISE = frozenset({"add", "subtract", "multiply", "divide", "power", "negate", "maximum", "minimum"}) | {
@@ -32,13 +32,14 @@ ELEMENTWISE = frozenset({"add", "subtract", "multiply", "divide", "power", "nega
 }
 MOVES = ("concatenate", "all_gather", "pad", "dynamic_update_slice")
 """What the source calls an operation that the compiler makes a maximum of padded arrays."""
-NO_UNITS = frozenset({"while", "conditional", "call", *KINDS})
+NO_UNITS = frozenset({*RUNS_OTHERS, *KINDS})
 """What runs other units, or only moves their results."""
 KERNEL = 'custom_call_target="tpu_custom_call"'
 _FLOAT = re.compile(r"\b(?:bf16|f16|f32|f64)\[")
 _MEMORY_SPACE = re.compile(r"S\(\d+\)")
 _LEFT_OUT = re.compile(r"(, )?(metadata|backend_config|frontend_attributes)=\{.*$")
 _NAME = re.compile(r"%[\w.\-]+")
+_REDUCED = re.compile(r"\bdimensions=\{([\d,]*)\}")
 _DTYPE = re.compile(r"\b(\w+)\[")
 _BOUNDS = re.compile(r'"(?:kernel_window_bounds|output_window_bounds|input_window_bounds|iteration_bounds)":\[[^\]]*\]')
 
@@ -88,7 +89,7 @@ def fingerprint(program: Program, *, kernels: Iterable[str] = ()) -> Fingerprint
     units: Counter[str] = Counter()
     labels: dict[str, str] = {}
     for name, instructions in program.computations.items():
-        if name in program.fused or not program.times[name]:
+        if name not in program.scheduled:
             continue
         shapes = {one.name: one.shape for one in instructions}
         for one in instructions:
@@ -123,12 +124,23 @@ def _enclosed(
     program: Program, one: Instruction, shapes: Mapping[str, str]
 ) -> Iterator[tuple[Instruction, Mapping[str, str]]]:
     """The instruction and all that it calls, each with the shapes of what stands beside it."""
+    if _drops_axes(one, shapes):
+        return
     yield one, shapes
     for name in one.called:
         lines = program.computations.get(name, ())
         beside = {line.name: line.shape for line in lines}
         for line in lines:
             yield from _enclosed(program, line, beside)
+
+
+def _drops_axes(line: Instruction, shapes: Mapping[str, str]) -> bool:
+    """A sum over axes of one element, which is how the compiler may write a reshape."""
+    over = _REDUCED.search(line.attributes) if line.opcode == "reduce" else None
+    if over is None:
+        return False
+    (_, lengths), *_ = arrays(shapes[line.operands[0]])
+    return all(lengths[int(axis)] == 1 for axis in over[1].split(",") if axis)
 
 
 def _computes(line: Instruction) -> bool:

@@ -13,6 +13,7 @@ from math import prod
 
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4}
 BYTES |= {"s64": 8, "u64": 8, "f64": 8}
+RUNS_OTHERS = frozenset({"while", "conditional", "call"})
 _ARRAY = re.compile(r"\b(pred|bf16|f16|f32|f64|[su](?:8|16|32|64))\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _CALLED = re.compile(
@@ -87,10 +88,22 @@ class Program:
         return int(limits[0])
 
     @cached_property
-    def fused(self) -> frozenset[str]:
-        """Computations that are the body of a fusion."""
-        fusions = (one for lines in self.computations.values() for one in lines if one.opcode == "fusion")
-        return frozenset(name for fusion in fusions for name in fusion.called)
+    def scheduled(self) -> frozenset[str]:
+        """Computations whose instructions run one after the other: neither the inside of a fusion nor what a sum adds
+        with."""
+        found: set[str] = set()
+
+        def add(name: str) -> None:
+            if name in found or name not in self.computations:
+                return
+            found.add(name)
+            for instruction in self.computations[name]:
+                if instruction.opcode in RUNS_OTHERS or instruction.opcode.endswith("-start"):
+                    for called in instruction.called:
+                        add(called)
+
+        add(self.entry)
+        return frozenset(found)
 
 
 def parse(text: str) -> Program:
