@@ -33,6 +33,8 @@ _ALLOCATION = rf"^{_NAME}-g[0-9]{{1,9}}$"
 _ADDRESS = r"^[^\s/\\@\x00-\x1f\x7f-\x9f]+:[0-9]{1,5}$"
 _ZYGOTE = rf"^{_MODULE}:{_MODULE}$"
 _ARGUMENT = r"^[^\x00]*$"
+_GENERATION = r"^[a-z][a-z0-9]{1,15}$"
+_SIDES = r"^[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}$"
 
 FORMS = {
     NAME: "use lower-case letters, digits and '-' inside, at most 36 characters",
@@ -50,6 +52,8 @@ FORMS = {
     _ADDRESS: "must be host:port",
     _ZYGOTE: "must be two Python modules, <module>:<trainer module>",
     _ARGUMENT: "must not contain a NUL character",
+    _GENERATION: "must be a generation of TPUs, such as tpu7x",
+    _SIDES: "must be a slice's chips along each side, such as 4x8x8",
 }
 """What a person is told of a string that does not match, by pattern."""
 
@@ -77,3 +81,7 @@ Address = Annotated[str, StringConstraints(pattern=_ADDRESS, max_length=300)]
 ZygoteModules = Annotated[str, StringConstraints(pattern=_ZYGOTE, max_length=300)]
 Argument = Annotated[str, StringConstraints(pattern=_ARGUMENT)]
 """One word of a command."""
+Generation = Annotated[str, StringConstraints(pattern=_GENERATION)]
+"""Of TPUs, as their compiler names it."""
+Sides = Annotated[str, StringConstraints(pattern=_SIDES)]
+"""Of a slice, in chips."""

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator
 
 from orchestrator.contract.base import Document, Part
+from orchestrator.contract.names import Generation, Sides
 from orchestrator.contract.recipe import Model, Name, Positive, Stage
 
 Count = Annotated[int, Field(ge=0)]
@@ -13,8 +14,8 @@ Count = Annotated[int, Field(ge=0)]
 class Topology(Part):
     """Slices of TPUs: ``tpu7x:4x8x8``, or ``2*tpu7x:4x4x4`` for two of them."""
 
-    generation: Annotated[str, Field(pattern=r"^[a-z][a-z0-9]{1,15}$")]
-    chips: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}$")]
+    generation: Generation
+    chips: Sides
     """Of one slice: ``4x8x8``."""
     slices: Positive = 1
 

@@ -43,6 +43,8 @@ WORDS = (
     "3f800000",
     "AAAAAA==",
     "17",
+    "tpu7x",
+    "4x8x8",
 )
 """A string for every pattern."""
 HOSTILE_PATHS = (

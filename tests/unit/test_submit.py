@@ -419,7 +419,7 @@ def test_a_width_that_virtual_ranks_do_not_divide(folder: CliFolder) -> None:
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"attention": "magic"}, "run.yaml: leaf_plans.cpu: attention must be dense or chunked, not 'magic'"),
+        ({"attention": "magic"}, "run.yaml: leaf_plans.cpu: attention must be dense or chunked or splash, not 'magic'"),
         ({"tiles": 4}, "run.yaml: leaf_plans.cpu: unknown setting 'tiles'; known: remat, scan, attention"),
         ({"attention": "chunked", "attention_chunk": 3}, "run.yaml: leaf_plans.cpu: attention_chunk 3 does not"),
     ],
